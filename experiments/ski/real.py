@@ -1,12 +1,14 @@
 """Structured interpolation behind a projection, beside FITC and SGPR, on real-data tables (4.4).
 
     python experiments/ski/real.py --quick                     # one start, few steps, nothing kept
-    python experiments/ski/real.py --data abalone_like kin40k  # rows that exist are kept
+    python experiments/ski/real.py --data abalone kin40k       # rows that exist are kept
     python experiments/ski/real.py --table                     # write the table again
 
-Protocol of Hultin 2017, section 4.6, with what differs named in the table. Rows go to
-real_cells.jsonl, the table to real.json and RESULTS.md. FITC and SGPR on kin40k with 2,000
-inducing points: experiments/sparse_family.
+Protocol of Hultin 2017, section 4.6, with what differs named in the table. Abalone and kin40k are
+looked for in $GPX_DATA and otherwise downloaded from their archives; SARCOS is generated. Rows go
+to real_cells.jsonl, the table to real.json and RESULTS.md; a row that was cut short is measured
+again where --steps allows more. FITC and SGPR on kin40k with 2,000 inducing points:
+experiments/sparse_family.
 """
 
 from __future__ import annotations
@@ -39,18 +41,23 @@ HERE = Path(__file__).resolve().parent
 CELLS = HERE / "real_cells.jsonl"
 FAMILY = HERE.parent / "sparse_family" / "compare.json"
 DATA = {
-    "abalone_like": (3133, 1044),
+    "abalone": (3133, 1044),
     "kin40k": (10_000, 30_000),
     "sarcos_like": (10_000, 4449),
     "sarcos_like, all rows": (44_484, 4449),
 }
 """Training and test rows."""
-INPUTS = {"abalone_like": 8, "kin40k": 8, "sarcos_like": 21, "sarcos_like, all rows": 21}
+SMALL = {"abalone_like": (3133, 1044)}
+"""Of --quick, which needs no file."""
+INPUTS = {
+    **dict.fromkeys(("abalone", "abalone_like", "kin40k"), 8),
+    **dict.fromkeys(("sarcos_like", "sarcos_like, all rows"), 21),
+}
 PUBLISHED = {  # SMSE, SMAE, MSLL
-    ("abalone_like", "ski"): (0.4290, 0.6467, -0.4250),
-    ("abalone_like", "fitc"): (0.4428, 0.6537, -0.4846),
-    ("abalone_like", "sgpr"): (0.4248, 0.6445, -0.4356),
-    ("abalone_like", "exact"): (0.4235, 0.6438, -0.4375),
+    ("abalone", "ski"): (0.4290, 0.6467, -0.4250),
+    ("abalone", "fitc"): (0.4428, 0.6537, -0.4846),
+    ("abalone", "sgpr"): (0.4248, 0.6445, -0.4356),
+    ("abalone", "exact"): (0.4235, 0.6438, -0.4375),
     ("kin40k", "ski"): (0.3874, 0.6041, -0.4597),
     ("kin40k", "fitc"): (0.0351, 0.1252, -2.2691),
     ("kin40k", "sgpr"): (0.0221, 0.1274, -1.8904),
@@ -60,6 +67,8 @@ PUBLISHED = {  # SMSE, SMAE, MSLL
 }
 OPTIONS = ("approx=ski", "approx.grid_size=200", "init=constants", "kernel.lengthscale=3.0")
 INDUCING = 200
+MANY = {500: "500 inducing points", 2000: "2,000 inducing points"}
+"""As published: 500 on SARCOS, 2,000 on the others."""
 METHODS: dict[str, tuple[str, ...]] = {
     "ski unit 2": (*OPTIONS, "projection=unit"),
     "ski unit 2, circulant": (
@@ -94,6 +103,11 @@ METHODS: dict[str, tuple[str, ...]] = {
     "exact": ("approx=exact",),
     "fitc": ("approx=fitc", f"approx.num_inducing={INDUCING}"),
     "sgpr": ("approx=sgpr", f"approx.num_inducing={INDUCING}"),
+    **{
+        f"{kind}, {said}": (f"approx={kind}", f"approx.num_inducing={count}")
+        for count, said in MANY.items()
+        for kind in ("fitc", "sgpr")
+    },
 }
 MODELS: dict[str, Any] = {"ski": SKI, "exact": ExactGP, "fitc": EffectivePrior, "sgpr": SGPR}
 KEY = ("data", "method", "start")
@@ -103,7 +117,9 @@ def source(name: str, place: Path) -> list[str]:
     """Options of a set: the file of a stand-in, or the table."""
     if name == "kin40k":
         return ["data=kin40k", "data.train_fraction=0.25"]
-    train, tests = DATA[name]
+    if name == "abalone":  # fold 0 of four has a row more
+        return ["data=abalone", "data.test_fraction=0.25", "data.split=1"]
+    train, tests = (DATA | SMALL)[name]
     make = abalone_like if name == "abalone_like" else sarcos_like
     x, y = make(train + tests)
     path = place / "rows.npz"
@@ -127,7 +143,7 @@ def cell(name: str, method: str, start: int, steps: int) -> dict[str, Any]:
             found = run(config, RunFolder(Path(place) / "run"))
         seconds = time.process_time() - began
         predictor = load(Path(place) / "run")
-        tests = np.random.default_rng(0).normal(size=(DATA[name][1], INPUTS[name]))
+        tests = np.random.default_rng(0).normal(size=((DATA | SMALL)[name][1], INPUTS[name]))
         began = time.process_time()
         predictor.predict(tests)
         predicting = time.process_time() - began
@@ -135,13 +151,14 @@ def cell(name: str, method: str, start: int, steps: int) -> dict[str, Any]:
         "data": name,
         "method": method,
         "start": start,
-        "n": DATA[name][0],
+        "n": (DATA | SMALL)[name][0],
         "evidence": found["train.evidence"],
         "SMSE": found["test.smse"],
         "SMAE": found["test.smae"],
         "MSLL": found["test.msll"],
         "steps": found["train.steps"],
         "stopped": found["train.stopped"],
+        "most steps": steps,
         "seconds": seconds,
         "solves, s": conditioned[-1],
         "predictions, s": predicting,
@@ -165,6 +182,12 @@ def timed(method: Callable[..., Any], seconds: list[float]) -> Callable[..., Any
 def read() -> Rows:
     """Cells that are done."""
     return read_lines(CELLS)
+
+
+def complete(row: dict[str, Any], steps: int) -> bool:
+    """Whether as many evaluations would not change a row: it ended before, or had as many."""
+    cut = str(row["stopped"]).startswith("trainer.max_steps")
+    return not cut or row.get("most steps", row["steps"]) >= steps
 
 
 def family() -> Rows:
@@ -200,11 +223,13 @@ def judged(rows: Rows) -> Checks:
             f"{known[0]}{said}, best of {len(found)} starts by evidence"
         ] = row and row["SMSE"] <= 1.1 * known[0]
         others = [r for (d, m), r in best.items() if d == name and not m.startswith("ski")]
-        if name == "abalone_like":
+        if name == "abalone":
             apart = [r["SMSE"] for r in [*others, *([row] if row else [])]]
-            checks[f"{name}: the SMSEs of SKI, FITC and SGPR differ by at most 0.02"] = (
-                max(apart) - min(apart) <= 0.02 if row and len(apart) >= 3 else None
-            )
+            said = f" ({min(apart):.3f} to {max(apart):.3f})" if apart else ""
+            checks[
+                f"{name}: the SMSEs of SKI, FITC, SGPR and the exact GP differ by at most "
+                f"0.02{said}"
+            ] = max(apart) - min(apart) <= 0.02 if row and len(apart) >= 4 else None
         else:
             checks[f"{name}: FITC and SGPR have a lower SMSE than SKI"] = (
                 all(r["SMSE"] < row["SMSE"] for r in others) if row and others else None
@@ -214,27 +239,44 @@ def judged(rows: Rows) -> Checks:
         checks[f"{name}: {kind}, 2,000 inducing points: SMSE at most the published"] = (
             row and row["SMSE"] <= PUBLISHED[name, kind][0]
         )
-    checks |= _beside_exact(best) | _by_samples(rows) | _projections(best)
+    checks |= _near_published(best) | _beside_exact(best) | _by_samples(rows) | _projections(best)
     checks["E14: a fixed grid (not possible: grids follow their projection)"] = None
     return checks
 
 
+def _near_published(best: dict[tuple[str, str], dict[str, Any]]) -> Checks:
+    """The tolerance of exact GP, FITC and SGPR on Abalone."""
+    checks: Checks = {}
+    for method in ("exact", f"fitc, {MANY[2000]}", f"sgpr, {MANY[2000]}"):
+        known, row = PUBLISHED["abalone", method.split(",")[0]], best.get(("abalone", method))
+        said = f" ({row['SMSE']:.3f}, {row['MSLL']:.3f})" if row else ""
+        checks[
+            f"abalone: {method}: SMSE within 5 % of the published {known[0]}, MSLL within 0.05 of "
+            f"{known[2]}{said}"
+        ] = row and (
+            abs(row["SMSE"] / known[0] - 1.0) <= 0.05 and abs(row["MSLL"] - known[2]) <= 0.05
+        )
+    return checks
+
+
 def _beside_exact(best: dict[tuple[str, str], dict[str, Any]]) -> Checks:
-    """Checks of abalone_like by evidence."""
-    found = [best.get(("abalone_like", method)) for method in ("fitc", "exact", "sgpr")]
-    what = "abalone_like: FITC's evidence >= the exact GP's >= SGPR's"
-    if None in found:
-        return {what: None}
-    fitc, exact, sgpr = (row["evidence"] for row in found if row)
-    return {
-        f"{what} ({fitc:.0f}, {exact:.0f}, {sgpr:.0f})": fitc >= exact >= sgpr,
-    }
+    """Checks of Abalone by evidence."""
+    checks: Checks = {}
+    for end in ("", f", {MANY[2000]}"):
+        found = [best.get(("abalone", method)) for method in (f"fitc{end}", "exact", f"sgpr{end}")]
+        what = f"abalone{end}: FITC's evidence >= the exact GP's >= SGPR's"
+        if None in found:
+            checks[what] = None
+            continue
+        fitc, exact, sgpr = (row["evidence"] for row in found if row)
+        checks[f"{what} ({fitc:.0f}, {exact:.0f}, {sgpr:.0f})"] = fitc >= exact >= sgpr
+    return checks
 
 
 def _by_samples(rows: Rows) -> Checks:
     """Variances from 20 and 200 samples beside those of the low-rank part, from the same start."""
     checks: Checks = {}
-    for name in ("abalone_like", "kin40k", "sarcos_like"):
+    for name in ("abalone", "kin40k", "sarcos_like"):
         own = {r["method"]: r["MSLL"] for r in rows if r["data"] == name and r["start"] == 0}
         kinds = ("ski unit 2, n_s = 20", "ski unit 2, n_s = 200", "ski unit 2")
         what = f"{name}: MSLL with 200 variance samples is below that with 20 and within 0.02 of "
@@ -274,10 +316,45 @@ def _projections(best: dict[tuple[str, str], dict[str, Any]]) -> Checks:
     return checks
 
 
+def differences(rows: Rows) -> list[str]:
+    """What differs from the published protocol."""
+    best = chosen(rows).values()
+    cut = [r["steps"] for r in best if str(r["stopped"]).startswith("trainer.max_steps")]
+    return [
+        "Not as published: targets are standardised, not only centred; noise starts at 0.1 of "
+        "their variance, not at 3; lengthscales and noise have no upper bounds; no fixed noise is "
+        "added to that of FITC, SGPR and the exact GP; inducing points start at the centres of "
+        "k-means, not at the first rows; 2,000 (Abalone, kin40k) and 500 (SARCOS) of "
+        "them were published, so only rows that state as many compare. The split of Abalone is "
+        "random, sizes as published; sarcos_like is generated (10,000 training rows unless all "
+        "44,484 are stated), so the published figures beside it are of other data. Trainings of "
+        f"{len(cut)} of {len(best)} methods and sets were cut short at {min(cut, default=0)} to "
+        f"{max(cut, default=0)} evaluations (published: 49 to 741); 'stopped' says which. Seconds "
+        "are processor time of one thread beside other jobs."
+    ]
+
+
+def explained(best: dict[tuple[str, str], dict[str, Any]]) -> list[str]:
+    """Why FITC differs on Abalone, in figures of the rows."""
+    end = f", {MANY[2000]}" if ("abalone", f"fitc, {MANY[2000]}") in best else ""
+    found = [best.get(("abalone", method)) for method in (f"fitc{end}", f"sgpr{end}", "exact")]
+    if None in found:
+        return []
+    fitc, sgpr, exact = (row for row in found if row)
+    known = PUBLISHED["abalone", "fitc"], PUBLISHED["abalone", "sgpr"]
+    return [
+        f"abalone{end}: the evidence of FITC is {fitc['evidence'] - exact['evidence']:+.0f} nats, "
+        f"that of SGPR {sgpr['evidence'] - exact['evidence']:+.1f} nats from the exact GP's; their "
+        f"SMSEs are {fitc['SMSE']:.3f} and {sgpr['SMSE']:.3f}. FITC's over-fitting is published "
+        f"too ({known[0][0]} beside {known[1][0]}; 742 nats above the exact GP)."
+    ]
+
+
 def table() -> None:
     """RESULTS.md."""
     rows = [*read(), *family()]
     order = [*DATA]
+    rows = [row for row in rows if row["data"] in order]
     rows.sort(key=lambda r: (order.index(r["data"]), r["method"], r["start"]))
     shown = []
     for row in rows:
@@ -285,28 +362,20 @@ def table() -> None:
         known = PUBLISHED.get((row["data"].split(",")[0], kind))
         text = "-" if known is None else ", ".join(f"{v:g}" for v in known)
         later = {key: row.get(key) for key in ("solves, s", "predictions, s")}
-        kept = {key: value for key, value in row.items() if key not in later}
+        kept = {k: value for k, value in row.items() if k not in later and k != "most steps"}
         shown.append({**kept, **later, "published SMSE, SMAE, MSLL": text})
-    steps = sorted({r["steps"] for r in read()})
     notes = [
         "Squared exponential kernel with one lengthscale per grid axis (SKI) or per input (the "
         "others). SKI: lengthscales start at 3, the rows of the projection at seeded normal draws; "
         "grid 200 x 200 (40 x 40 x 40 with three axes); log|A| by Lanczos quadrature, or where "
         "stated by Whittle's circulant with 3 wraps and the missing term. FITC and SGPR start from "
-        f"an exact GP on 1,000 rows and have {INDUCING} inducing points unless 2,000 are stated "
-        "(those rows come from experiments/sparse_family). n_s: variances from so many samples "
-        "(variance=stochastic) in place of the low-rank part. 'solves, s': weights, and variances "
-        "where they need solves, after training; 'predictions, s': as many rows as the test set "
-        "has. Published prediction times contain both (MSGP: 6.3, 112 and 609 s).",
-        "Not as published: targets are standardised, lengthscales and noise have no upper bounds, "
-        f"training ends after at most {max(steps, default=0)} evaluations, sarcos_like has 10,000 "
-        "training rows unless all 44,484 are stated, kin40k with three axes ends at 15 "
-        "evaluations, and abalone_like and sarcos_like are generated (an exact GP has SMSE 0.51 on "
-        "the first and, with 700 rows, 0.011 on the second), so the published figures "
-        "beside those two are of other data. Seconds are processor time of one thread.",
-        "Why a check fails. abalone_like: FITC over-fits; its evidence is 273 nats above the exact "
-        "GP's, SGPR's 2 below. The published table shows the same (SMSE 0.443 beside 0.425; 742 "
-        "nats above).",
+        f"an exact GP on 1,000 rows and have {INDUCING} inducing points unless another number is "
+        "stated (kin40k with 2,000: from experiments/sparse_family). n_s: variances from so many "
+        "samples (variance=stochastic) in place of the low-rank part. 'solves, s': weights, and "
+        "variances where they need solves, after training; 'predictions, s': as many rows as the "
+        "test set has. Published prediction times contain both (MSGP: 6.3, 112 and 609 s).",
+        *differences(rows),
+        *explained(chosen(rows)),
     ]
     write(
         HERE,
@@ -324,14 +393,14 @@ def main() -> None:
     parser.add_argument("--data", nargs="*", choices=[*DATA], default=[*DATA])
     parser.add_argument("--methods", nargs="*", choices=[*METHODS], default=[*METHODS])
     parser.add_argument("--starts", nargs="*", type=int, default=[0, 1, 2])
-    parser.add_argument("--steps", type=int, default=40, help="evaluations of the evidence")
+    parser.add_argument("--steps", type=int, default=200, help="evaluations of the evidence")
     parser.add_argument("--table", action="store_true", help="train nothing")
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.quick:
-        print(cell("abalone_like", "ski unit 2", 0, 3))
+        print(cell("abalone_like", "ski unit 2", 0, 3))  # generated: needs no file
         return
-    done = set(map(itemgetter(*KEY), read()))
+    done = {itemgetter(*KEY)(row) for row in read() if complete(row, options.steps)}
     for name in [] if options.table else options.data:
         for method in options.methods:
             for start in options.starts if method == "ski unit 2" else options.starts[:1]:

@@ -150,13 +150,22 @@ def test_products_are_counted_and_the_zero_start_is_free():
     assert (warm.report.iterations, exact.calls) == (0, 1)
 
 
-@pytest.mark.parametrize(("inputs", "steps"), [(1, 138), (2, 780)])
-def test_steps_for_squared_exponential_matrices_are_as_known(inputs, steps):
-    """1,000 inputs uniform over 20 lengthscales, noise variance 1e-3, within 20 %."""
+@pytest.mark.parametrize(
+    ("inputs", "n", "steps"),
+    [
+        (1, 1000, 138),
+        (1, 5000, 184),
+        (2, 1000, 780),
+        pytest.param(2, 4000, 1360, marks=pytest.mark.slow),
+    ],
+)
+def test_steps_for_squared_exponential_matrices_are_as_known(inputs, n, steps):
+    """Inputs uniform over 20 lengthscales, noise variance 1e-3, within 20 %."""
     generator = torch.Generator().manual_seed(0)
-    x = 20.0 * torch.rand(1000, inputs, generator=generator, dtype=torch.float64)
-    matrix = torch.exp(-0.5 * torch.cdist(x, x).square()) + 1e-3 * torch.eye(1000).double()
-    found = conjugate_gradients(matrix, randn(1000), stop=RelativeResidual(1e-6))
+    x = 20.0 * torch.rand(n, inputs, generator=generator, dtype=torch.float64)
+    matrix = torch.exp(-0.5 * torch.cdist(x, x).square()) + 1e-3 * torch.eye(n).double()
+    stop = RelativeResidual(1e-6)
+    found = conjugate_gradients(matrix, randn(n), stop=stop, max_iterations=2 * steps)
     assert found.report.iterations == pytest.approx(steps, rel=0.2)
 
 
