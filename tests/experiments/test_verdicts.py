@@ -44,6 +44,16 @@ def test_the_published_optimiser_has_the_same_thresholds(script):
     assert all("RMSE" in what and "published optimiser" in what for what in failed)
 
 
+def test_svgp_beside_the_tables_is_one_command_and_one_cell(script):
+    regression = script("qsgp/regression")
+    options = regression.command("svgp", "kin40k", quick=False, paper=False)
+    assert options == ["approx=svgp", "kernel=rbf", "data=kin40k", "trainer.device=cpu"]
+    assert regression.pair(None) == "-"
+    assert regression.pair(run(0.18, -0.15)["metrics"]) == "0.180 / -0.150"
+    assert regression.whole({"data": "kin40k", "training_rows": 36_000})
+    assert not regression.whole({"data": "kin40k", "training_rows": 4_000})
+
+
 def test_rmse_must_beat_five_neighbours(script):
     judge = script("qsgp/regression").judge
     found = judge("inducing", "protein", False, 0.486, [run(0.486, 0.96, (0.445, 0.867))])
