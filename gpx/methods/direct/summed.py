@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from gpx.bases.sufficient_statistics import SufficientStatistics
-from gpx.data_sized import InDoublePrecision
-from gpx.errors import DataError
 from gpx.likelihoods.gaussian import Gaussian
-from gpx.methods.base.model import Model
-from gpx.methods.base.trained_columns import TrainedColumns
+from gpx.methods.base.kept_sums import SummedModel
 from gpx.methods.direct.grids import NoiseGrid, require_grid
 from gpx.methods.direct.mean_field import (
     NoiseTerms,
@@ -21,27 +16,20 @@ from gpx.methods.direct.mean_field import (
     discrete_noise_terms,
     known_noise_terms,
 )
-from gpx.tensor_checks import check_inputs, check_targets
 
 
-class SummedRegression(TrainedColumns, InDoublePrecision, Model):
-    """A model that keeps sums over the data, so that rows can be added and removed.
-
-    Subclasses define the functions Phi.
+class SummedRegression(SummedModel):
+    """Discrete weights under Gaussian noise, from sums over the data.
 
     Attributes:
         noise: possible noise variances and their prior; None: the noise variance stays as
             initialised.
         noise_logits (k_s,): of q(noise variance); empty if it is known.
-        gram (m, m), projected (m,), totals (2,): Phi^T Phi and Phi^T r, |r|^2 and n.
     """
 
-    in_double: ClassVar[tuple[str, ...]] = ("totals", "noise_logits")
+    in_double: ClassVar[tuple[str, ...]] = (*SummedModel.in_double, "noise_logits")
 
     likelihood: Gaussian
-    gram: Tensor
-    projected: Tensor
-    totals: Tensor
 
     def register_sums(self, noise: NoiseGrid | None) -> None:
         """Register buffers and noise logits; ConfigError if ``noise`` is not a NoiseGrid."""
@@ -52,52 +40,6 @@ class SummedRegression(TrainedColumns, InDoublePrecision, Model):
         self.register_buffer("gram", empty.new_zeros(0, 0))
         for name, size in (("projected", 0), ("totals", 2)):
             self.register_buffer(name, empty.new_zeros(size))
-
-    @abstractmethod
-    def sums(self, x: Tensor, y: Tensor) -> SufficientStatistics:
-        """Sums over the rows x (n, d), y (n,)."""
-
-    @property
-    def statistics(self) -> SufficientStatistics:
-        """Sums over the data; assigning sums that are not finite raises DataError."""
-        squared, count = self.totals.unbind()
-        return SufficientStatistics(self.gram, self.projected, squared, int(count))
-
-    @statistics.setter
-    def statistics(self, new: SufficientStatistics) -> None:
-        total = new.squared + new.projected.sum() + new.gram.diagonal().sum()
-        if not bool(total.isfinite()):
-            raise DataError(
-                "the inputs or the targets hold NaN or infinite values, which would be in all sums "
-                "over the rows; remove those rows or fill them in"
-            )
-        self.gram, self.projected = new.gram, new.projected
-        self.totals = torch.stack([new.squared, new.squared.new_tensor(float(new.num_data))])
-
-    @torch.no_grad()
-    def add_rows(self, x: Tensor, y: Tensor) -> None:
-        """Add data x (b, d), y (b,), at O(b m^2); q is kept as the start of further training.
-
-        Raises:
-            ShapeError, DTypeError: rows unlike those of ``initialise``.
-        """
-        self._check_rows(x, y)
-        self.statistics = self.statistics + self.sums(x, y)
-
-    @torch.no_grad()
-    def remove_rows(self, x: Tensor, y: Tensor) -> None:
-        """Remove data x (b, d), y (b,) that were added before.
-
-        Raises:
-            ConfigError: more rows than there are.
-            ShapeError, DTypeError: rows unlike those of ``initialise``.
-        """
-        self._check_rows(x, y)
-        self.statistics = self.statistics - self.sums(x, y)
-
-    def _check_rows(self, x: Tensor, y: Tensor) -> None:
-        check_inputs(self, x, self.num_inputs or self.trained_columns)
-        check_targets(self, x, y)
 
     def with_noise_logits(self, *parameters: nn.Parameter) -> list[nn.Parameter]:
         """``parameters``, and the logits of the noise variance unless it is known."""

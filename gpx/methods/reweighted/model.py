@@ -19,19 +19,17 @@ from gpx.kernels.base import Kernel
 from gpx.likelihoods.bernoulli import Bernoulli
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
-from gpx.methods.base.model import Model
+from gpx.methods.base.kept_sums import SummedModel
 from gpx.methods.base.start import Deadline, StartWatch, Unwatched
-from gpx.methods.base.trained_columns import TrainedColumns
 from gpx.methods.reweighted.hyper_priors import HyperPriors, WeightPriors
 from gpx.methods.reweighted.options import Inference, check_options
 from gpx.methods.reweighted.orthogonal import ReflectedForm
 from gpx.methods.reweighted.posterior import ReweightedPosterior, relevant_functions
 from gpx.methods.reweighted.state import ReweightedState, Structure, prior_scale
 from gpx.methods.reweighted.weights import CompressedStatistics
-from gpx.tensor_checks import check_inputs, check_targets
 
 
-class Reweighted(TrainedColumns, ReweightedState, Model):
+class Reweighted(SummedModel, ReweightedState):
     """Gaussian process regression with a re-weighted basis kernel, at a cost independent of n.
 
     f(x) = m(x) + phi(x)^T w with w ~ N(0, diag(g)), that is, the kernel phi(x)^T diag(g) phi(z).
@@ -68,7 +66,8 @@ class Reweighted(TrainedColumns, ReweightedState, Model):
         log_weights (k,): log g, relative to the prior variances of the basis (kernel functions at
             training inputs: g itself), and for householder the entries of the reflectors; empty if
             g follows from the kernel.
-        samples (T, k + 1): states (log g, log noise) of the chain.
+        samples (T, k + 1): states (log g, log noise) of the chain; rows that are added or removed
+            leave them as they are, so run the chain again.
         latents (n,): for probit, the current latent targets of the chain minus the mean; else
             empty.
 
@@ -265,37 +264,13 @@ class Reweighted(TrainedColumns, ReweightedState, Model):
                 "(inference=type1 integrates them out)"
             )
 
-    @torch.no_grad()
-    def add_rows(self, x: Tensor, y: Tensor) -> None:
-        """Add data x (b, d), y (b,), at O(b m^2) (and O(m^3) at the next evidence).
-
-        ``samples`` stay those of the data before; run the chain again.
-
-        Raises:
-            ConfigError: the structure is not diagonal, so the prior depends on the data.
-            ShapeError, DTypeError: rows unlike those of ``initialise``.
-        """
-        self._check_frame()
-        self.statistics = self.statistics + self._sums(x, y)
-
-    @torch.no_grad()
-    def remove_rows(self, x: Tensor, y: Tensor) -> None:
-        """Remove data x (b, d), y (b,) that were used before.
-
-        Raises:
-            ConfigError: more rows than were used, or as for ``add_rows``.
-            ShapeError, DTypeError: rows unlike those of ``initialise``.
-        """
-        self._check_frame()
-        self.statistics = self.statistics - self._sums(x, y)
-
-    def _sums(self, x: Tensor, y: Tensor) -> SufficientStatistics:
-        check_inputs(self, x, self.num_inputs or self.trained_columns)
-        check_targets(self, x, y)
+    def sums(self, x: Tensor, y: Tensor) -> SufficientStatistics:
+        """As in ``SummedModel``, for the functions scaled by ``scale`` and the targets y - m(x)."""
         sums = sufficient_statistics(self.basis, x, y - self.mean(x))
         return sums.standardised(self.scale) if len(self.scale) else sums
 
-    def _check_frame(self) -> None:
+    def check_rows(self, x: Tensor, y: Tensor) -> None:
+        """As in ``SummedModel``; ConfigError for classes, and if the prior depends on the data."""
         if self.is_probit:
             raise ConfigError(
                 "likelihood=Bernoulli() keeps a latent target for every training row, so rows "
@@ -306,6 +281,7 @@ class Reweighted(TrainedColumns, ReweightedState, Model):
                 f"structure={self.structure} has a prior along eigenvectors of the training data, "
                 "so rows cannot be added or removed; use structure=diagonal, or train again"
             )
+        super().check_rows(x, y)
 
     def facts(self) -> dict[str, bool | int | float | str]:
         """Facts for metrics.json: size of the basis and path of the evidence."""

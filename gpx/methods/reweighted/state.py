@@ -10,7 +10,7 @@ from torch import Tensor
 from gpx.bases.base import Basis
 from gpx.bases.inducing_points import InducingPoints
 from gpx.bases.sufficient_statistics import SufficientStatistics
-from gpx.data_sized import InDoublePrecision
+from gpx.methods.base.kept_sums import KeptSums
 from gpx.methods.reweighted.interpolation import InterpolatedForm
 from gpx.methods.reweighted.orthogonal import OrthogonalForm, ReflectedForm
 from gpx.methods.reweighted.weights import (
@@ -76,12 +76,10 @@ def prior_scale(basis: Basis) -> Tensor:
     return empty.to(scale) if bool((scale == 1.0).all()) else scale
 
 
-class ReweightedState(InDoublePrecision):
+class ReweightedState(KeptSums):
     """Buffers that ``Reweighted`` and its posterior have in common, and their ``form``.
 
     Attributes:
-        gram (m, m), projected (m,): sums over the data.
-        totals (2 or more,): |r|^2, n, and further numbers of the module.
         samples (T, k + 1): (log g, log noise variance); for a basis with a dense prior covariance,
             its entries in place of log g.
         frame (m, rank): eigenvectors along which the prior has its variances (``orthogonal``) or
@@ -100,17 +98,13 @@ class ReweightedState(InDoublePrecision):
         "frame",
         "latent_sums",
     )
-    in_double = ("totals",)
     derived: ClassVar[tuple[str, ...]] = ("_form",)
     basis: Basis
     structure: Structure
-    gram: Tensor
-    projected: Tensor
     samples: Tensor
     scale: Tensor
     frame: Tensor
     latent_sums: Tensor
-    totals: Tensor
 
     def register_state(self, num_totals: int, device: torch.device | None = None) -> None:
         """Register empty buffers."""
@@ -126,20 +120,6 @@ class ReweightedState(InDoublePrecision):
         """Basis functions at x (b, d) times ``scale``: (b, m)."""
         features: Tensor = self.basis(x)
         return features * self.scale.to(features) if len(self.scale) else features
-
-    @property
-    def statistics(self) -> SufficientStatistics:
-        """Sums over the data."""
-        squared, count = self.totals[:2].unbind()
-        return SufficientStatistics(self.gram, self.projected, squared, int(count))
-
-    @statistics.setter
-    def statistics(self, new: SufficientStatistics) -> None:
-        self.gram, self.projected = new.gram, new.projected
-        count = new.squared.new_tensor(float(new.num_data))
-        first = torch.stack([new.squared, count])
-        self.totals = torch.cat([first, self.totals[2:].to(first)])
-        self._form = None
 
     @property
     def form(self) -> ReweightedForm:

@@ -9,7 +9,7 @@ from torch.distributions import MultivariateNormal, Normal
 
 from gpx.bases import GridFeatures, ImportanceWeightedFourier, RandomFourier, TrainingPoints
 from gpx.bases.sufficient_statistics import SufficientStatistics
-from gpx.errors import ConfigError, ShapeError
+from gpx.errors import ConfigError, DataError, ShapeError
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.linalg.householder import rotation_of
@@ -214,6 +214,8 @@ def test_rows_are_added_and_removed():
     want = OBJECTIVE.evidence(model, x, y).value
     torch.testing.assert_close(OBJECTIVE.evidence(batch, x, y).value, want, rtol=1e-8, atol=0)
     assert int(batch.totals[1]) == 60
+    with pytest.raises(DataError, match="NaN or infinite"):
+        batch.add_rows(more[:1], targets[:1] * math.nan)
 
 
 def test_inputs_of_another_width_than_in_training_are_refused():

@@ -38,14 +38,6 @@ def same(found, want):
     assert found.num_data == want.num_data
 
 
-def test_statistics_come_back_and_leave_further_totals():
-    kept, sums = Kept(), statistics()
-    kept.totals[2] = 0.7
-    kept.statistics = sums
-    same(kept.statistics, sums)
-    assert float(kept.totals[2]) == 0.7
-
-
 def test_sums_stay_in_double_and_the_rest_does_not():
     kept, sums = Kept(), statistics()
     kept.statistics = sums
