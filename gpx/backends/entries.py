@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
@@ -80,15 +81,16 @@ class _AsForward(nn.Module):
 def call_with(
     module: Any, values: Mapping[str, Tensor], function: Callable[..., T], *args: Any
 ) -> T:
-    """``function(module, *args)`` with the module's parameters replaced by ``values``.
+    """``function(module, *args)`` with parameters and buffers of the module replaced by ``values``.
 
-    The function gets a copy of the modules that hold these parameters, which shares everything
+    The function gets a copy of the modules that hold these tensors, which shares everything
     else: other threads may use the module meanwhile, except within ``cached_parameters`` on a GPU,
     where the values are exchanged in place and put back.
 
     Args:
         module: a kernel, mean function or likelihood; unchanged.
-        values: by dotted parameter name (``parametrizations.lengthscale.original``).
+        values: by dotted name of the parameter (``parametrizations.lengthscale.original``) or
+            buffer.
         function, args: the call.
     """
     if parametrize._cache_enabled:  # its keys are addresses of modules, which copies would reuse
@@ -101,33 +103,45 @@ def call_with(
         part = module
         for step in path:
             part = part._modules[step]
-        replaced[id(part._parameters[leaf])] = value
-    return function(_with_parameters(module, replaced, {}), *args)
+        held = part._parameters if leaf in part._parameters else part._buffers
+        replaced[id(held[leaf])] = value
+    return function(_with_tensors(module, replaced, {}), *args)
 
 
-def _with_parameters(
+def in_double(module: Any, function: Callable[..., T], *args: Any) -> T:
+    """``function(module, *args)`` with the module's parameters and buffers in float64.
+
+    Differentiable in the parameters. A module in float64 is taken as it is; of any other, only the
+    modules that hold tensors are copied, as in ``call_with``. The caller converts ``args``.
+    """
+    held = itertools.chain(module.named_parameters(), module.named_buffers())
+    wide = {n: t.double() for n, t in held if t.is_floating_point() and t.dtype != torch.float64}
+    return call_with(module, wide, function, *args) if wide else function(module, *args)
+
+
+def _with_tensors(
     module: nn.Module, replaced: Mapping[int, Tensor], made: dict[int, nn.Module]
 ) -> nn.Module:
-    """The module with other tensors for its parameters (by identity), copied where it differs."""
-    if not module._parameters and not module._modules:
-        return module
+    """The module with other parameters and buffers (by identity), copied where it differs."""
     if id(module) in made:
         return made[id(module)]
-    parameters: Mapping[str, Tensor | None] = module._parameters
-    children: Mapping[str, nn.Module | None] = module._modules
-    if parameters:
-        parameters = {n: replaced.get(id(p), p) for n, p in parameters.items()}
-    if children:
-        children = {
-            n: None if m is None else _with_parameters(m, replaced, made)
-            for n, m in children.items()
+    changed: dict[str, dict[str, Any]] = {}
+    for kind in ("_parameters", "_buffers", "_modules"):
+        held = getattr(module, kind)
+        if not held:
+            continue
+        new = {
+            name: _with_tensors(value, replaced, made)
+            if isinstance(value, nn.Module)
+            else replaced.get(id(value), value)
+            for name, value in held.items()
         }
+        if any(new[name] is not value for name, value in held.items()):
+            changed[kind] = new
     found = module
-    if any(p is not module._parameters[n] for n, p in parameters.items()) or any(
-        m is not module._modules[n] for n, m in children.items()
-    ):
+    if changed:
         found = type(module).__new__(type(module))
-        found.__dict__.update(module.__dict__, _parameters=parameters, _modules=children)
+        found.__dict__.update(module.__dict__, **changed)
     made[id(module)] = found
     return found
 

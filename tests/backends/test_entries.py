@@ -1,13 +1,16 @@
 """Kernel matrices as functions of tensors: what is put in the place of a kernel's parameters."""
 
+import copy
 from dataclasses import replace
 
+import pytest
 import torch
 from draws import draw
 
 from gpx.backends import Entries
-from gpx.backends.entries import Scratch, call_with, gradients
-from gpx.kernels import RBF
+from gpx.backends.entries import Scratch, call_with, gradients, in_double
+from gpx.kernels import RBF, AxisProduct, Kernel, Matern32, Warped
+from gpx.kernels.warped import LinearWarp
 
 
 def entries(square=False):
@@ -97,6 +100,53 @@ def test_any_module_can_be_called_with_other_values():
     values = {"weight": torch.ones(1, 2).double(), "bias": torch.full((1,), 0.5).double()}
     found = call_with(layer, values, lambda module, x, more: module(x) + more, draw(3, 2), 2.0)
     torch.testing.assert_close(found, draw(3, 2).sum(1, keepdim=True) + 2.5)
+
+
+class AlongDirection(Kernel):
+    """k(x, x') = w^T x x'^T w k_1(x, x') with w that is not learned."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("direction", torch.tensor([0.6, 0.8]))
+        self.inner = RBF(2)
+
+    def covariance(self, x1, x2):
+        projected = (x1 @ self.direction).unsqueeze(1) * (x2 @ self.direction)
+        return projected * self.inner.evaluate(x1, x2)
+
+    def variance(self, x):
+        return (x @ self.direction).square() * self.inner.diagonal(x)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: RBF(2, [0.3, 0.7]) * Matern32(active_dims=[1]) + 2.0,
+        lambda: AxisProduct("matern32", 2),
+        lambda: Warped(RBF(), LinearWarp(2)),
+        AlongDirection,
+    ],
+)
+def test_a_call_in_double_is_that_of_a_copy_in_double_with_gradients(make):
+    kernel = make()
+    with torch.no_grad():
+        for part in kernel.parameters():
+            part += 0.01  # the copy does not restore initial values in full precision
+    held = {**dict(kernel.named_parameters()), **dict(kernel.named_buffers())}
+    before = {name: tensor.detach().clone() for name, tensor in held.items()}
+    x, weights = draw(5, 2), draw(5, 5, seed=1)
+    wide = copy.deepcopy(kernel).double()
+    want, found = wide.evaluate(x), in_double(kernel, lambda k: k.evaluate(x))
+    assert torch.equal(found, want)
+    gradients = torch.autograd.grad((weights * found).sum(), list(kernel.parameters()))
+    expected = torch.autograd.grad((weights * want).sum(), list(wide.parameters()))
+    for gradient, value in zip(gradients, expected, strict=True):
+        assert gradient.dtype == torch.float32
+        torch.testing.assert_close(gradient.double(), value, rtol=1e-6, atol=1e-6)
+    after = {**dict(kernel.named_parameters()), **dict(kernel.named_buffers())}
+    assert all(after[name] is held[name] for name in held)
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+    assert in_double(wide, lambda k: k) is wide
 
 
 def test_scratch_is_used_again():

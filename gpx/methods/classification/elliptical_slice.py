@@ -16,7 +16,7 @@ from gpx.methods.base.chain import Chain
 from gpx.methods.base.objective import Evidence, Facts
 from gpx.methods.classification.frame import Around, Frame, frames_of
 from gpx.methods.classification.model import num_arrays
-from gpx.methods.classification.prior_matrix import InDouble
+from gpx.methods.classification.prior_matrix import prior_matrix
 from gpx.methods.classification.sampled_model import SampledGP
 from gpx.methods.classification.sampled_posterior import prior_factors
 from gpx.sampling.convergence import agreement
@@ -215,8 +215,7 @@ class EllipticalSlice(Chain[SampledGP]):
         for _ in self.place.visit(positions):
             # a constant mean is a view of its parameter, which is overwritten later
             offsets.append(model.mean(self.inputs).double().clone())
-            self.wide.follow(model.kernel)
-            kernels.append(self.wide.evaluate(self.inputs))
+            kernels.append(prior_matrix(model.kernel, self.inputs))
         offset, kernel = torch.stack(offsets), torch.stack(kernels)
         kernels.clear()
         factor, indefinite = prior_factors(kernel, model.jitter)
@@ -235,7 +234,6 @@ class EllipticalSlice(Chain[SampledGP]):
             generator: for all draws.
         """
         y = y.double()
-        self.wide = InDouble(self.model.kernel, x.dtype)  # one for all positions of the step
         if self.frames is None:
             self.frames = self._initial_frames(y)
         frame = self.frames

@@ -20,7 +20,7 @@ from gpx.linalg import cholesky
 from gpx.means.base import Mean
 from gpx.methods.base.posterior import Marginals, Posterior
 from gpx.methods.classification.hyper_position import HyperPosition
-from gpx.methods.classification.prior_matrix import InDouble, prior_matrix
+from gpx.methods.classification.prior_matrix import prior_matrix, prior_variances
 from gpx.sampling import SHARED, Frequencies, prior_functions
 
 
@@ -28,7 +28,6 @@ class _Part(NamedTuple):
     """One component: a Gaussian process conditioned on its values at the data."""
 
     kernel: Kernel
-    wide: InDouble  # the kernel in float64
     mean: Mean
     factor: Tensor  # (n, n), of K
     weights: Tensor  # K^-1 (f - m), (n,) or (n, p)
@@ -75,19 +74,17 @@ class SampledPosterior(Posterior):
     def _parts(self, chosen: Tensor | None = None) -> Iterator[_Part]:
         """The component of every sample, or of the samples with indices ``chosen``."""
         kernel, mean = copy.deepcopy(self.kernel), copy.deepcopy(self.mean)
-        wide = InDouble(kernel, self.inputs.dtype)  # one for all samples: copies take time
         place, before, factor = HyperPosition([kernel, mean], fixed=True), None, None
         for number in range(len(self.samples)) if chosen is None else chosen.tolist():
             position = self.samples[number].double()
             if before is None or factor is None or not torch.equal(position, before):
                 place.move(position)
-                wide.follow(kernel)
-                factor = _factor(wide.evaluate(self.inputs), self.jitter)
+                factor = prior_factor(kernel, self.inputs, self.jitter)
                 offset, before = mean(self.inputs).double().clone(), position
             latent = self.latents[number].double()
             centred = latent.reshape(len(latent), -1) - offset.unsqueeze(1)
             weights = torch.cholesky_solve(centred, factor).view(latent.shape)
-            yield _Part(kernel, wide, mean, factor, weights)
+            yield _Part(kernel, mean, factor, weights)
 
     def components(self, x: Tensor) -> Marginals:
         """Mean and variance at x (t, d) of every sample: (S, t), or (S, t, p) for p latents."""
@@ -96,9 +93,9 @@ class SampledPosterior(Posterior):
         mean, variance = x.new_empty(shape), x.new_empty(shape)
         for number, part in enumerate(self._parts()):
             for rows in row_chunks(x.shape[0], 3 * 8 * n):
-                cross = part.wide.evaluate(x[rows], self.inputs)
+                cross = prior_matrix(part.kernel, x[rows], self.inputs)
                 half = torch.linalg.solve_triangular(part.factor, cross.mT, upper=False)
-                left = part.wide.diagonal(x[rows]) - half.square().sum(0)
+                left = prior_variances(part.kernel, x[rows]) - half.square().sum(0)
                 offset = part.mean(x[rows]).double()
                 if p > 1:
                     left, offset = left.unsqueeze(1).expand(-1, p), offset.unsqueeze(1)
@@ -171,12 +168,7 @@ def prior_factor(kernel: Kernel, x: Tensor, jitter: float) -> Tensor:
     Raises:
         NotPositiveDefinite: no factor even with a hundred times that jitter.
     """
-    return _factor(prior_matrix(kernel, x), jitter)
-
-
-def _factor(kernel: Tensor, jitter: float) -> Tensor:
-    """``prior_factor`` of a kernel matrix (n, n)."""
-    factors, missing = prior_factors(kernel[None], jitter)
+    factors, missing = prior_factors(prior_matrix(kernel, x)[None], jitter)
     if missing:
         raise missing[0]
     return factors[0]

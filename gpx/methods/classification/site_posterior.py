@@ -16,7 +16,7 @@ from gpx.likelihoods.base import Likelihood, class_law
 from gpx.likelihoods.softmax import class_shares
 from gpx.means.base import Mean
 from gpx.methods.base.posterior import Marginals, Posterior, no_gradient
-from gpx.methods.classification.prior_matrix import InDouble
+from gpx.methods.classification.prior_matrix import prior_matrix, prior_variances
 from gpx.methods.classification.site_matrix import SiteMatrix, site_matrix
 from gpx.sampling import SHARED, Frequencies, prior_functions
 
@@ -42,7 +42,7 @@ class SitePosterior(PartlyInDouble, Posterior):
 
     data_sized = ("inputs", "weights", "information")
     in_double = ("weights", "information")
-    derived = ("_sites", "_wide")
+    derived = ("_sites",)
     inputs: Tensor
     weights: Tensor
     information: Tensor
@@ -54,26 +54,19 @@ class SitePosterior(PartlyInDouble, Posterior):
         self.num_latents = num_latents
         self.register_data_sized()
         self._sites: SiteMatrix | None = None
-        self._wide: InDouble | None = None
 
     @torch.no_grad()
     def fill(self, x: Tensor, weights: Tensor, information: Tensor) -> None:
         """Store copies of X (n, d), a and W; the last two in float64."""
         self.keep(x, inputs=x)
         self.keep(weights.double(), weights=weights, information=information)
-        self._sites = self._wide = None
-
-    def _in_double(self) -> InDouble:
-        """The kernel, evaluated in float64."""
-        if self._wide is None:
-            self._wide = InDouble(self.kernel, self.inputs.dtype)
-        return self._wide
+        self._sites = None
 
     @torch.no_grad()
     def sites(self) -> SiteMatrix:
         """K and W, factorised at first use."""
         if self._sites is None:
-            kernel = self._in_double().evaluate(self.inputs)
+            kernel = prior_matrix(self.kernel, self.inputs)
             self._sites = site_matrix(kernel, self.information.double())
         return self._sites
 
@@ -83,11 +76,11 @@ class SitePosterior(PartlyInDouble, Posterior):
         For one latent (t,) and (t,). Cost: p n^2 multiply-adds per row, in blocks of rows.
         """
         p, n = self.num_latents, self.inputs.shape[0]
-        sites, weights, kernel = self.sites(), self.weights.double(), self._in_double()
+        sites, weights = self.sites(), self.weights.double()
         means, covariances = [], []
         for rows in row_chunks(x.shape[0], 3 * 8 * n * p):
-            cross = kernel.evaluate(x[rows], self.inputs)
-            offset, prior = self.mean(x[rows]).double(), kernel.diagonal(x[rows])
+            cross = prior_matrix(self.kernel, x[rows], self.inputs)
+            offset, prior = self.mean(x[rows]).double(), prior_variances(self.kernel, x[rows])
             reduction = sites.variance_reduction(cross)
             if p == 1:
                 means.append(offset + cross @ weights)
@@ -148,7 +141,7 @@ class SitePosterior(PartlyInDouble, Posterior):
         prior = prior_functions(
             self.kernel, num * p, num_inputs, generator=generator, frequencies=frequencies
         )
-        sites, kernel = self.sites(), self._in_double().evaluate(self.inputs)
+        sites, kernel = self.sites(), prior_matrix(self.kernel, self.inputs)
         shape = (n,) if p == 1 else (n, p)
         at_data = prior(self.inputs).double().view(num, p, n).mT.reshape(num, *shape)
         noise = torch.randn(

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
 import torch
 from torch import Tensor
 
-from gpx.backends.entries import call_with
+from gpx.backends.entries import in_double
 from gpx.errors import ConfigError
 from gpx.kernels.algebra import Product, Scale, Sum
 from gpx.kernels.base import Kernel, computes_as
@@ -77,7 +76,7 @@ class AxisKernels:
 
         found: Tensor | None = None
         for kernel, whole in self.parts[axis]:
-            here = _in_double(kernel, rows.dtype, value, whole)
+            here = in_double(kernel, value, whole)
             found = here if found is None else found * here
         if found is None:
             return columns.new_ones(rows.shape[0], columns.shape[0])
@@ -140,22 +139,6 @@ class AxisKernels:
             found.append(value)
         found[0] = found[0] * self.scale(found[0])
         return found
-
-
-def _in_double(
-    kernel: Kernel, dtype: torch.dtype, function: Callable[[Kernel, bool], Tensor], whole: bool
-) -> Tensor:
-    """``function(kernel, whole)`` with the kernel in float64, differentiable in its parameters.
-
-    Args:
-        dtype: of the data; for float64 the kernel is taken as it is.
-    """
-    if dtype == torch.float64:
-        return function(kernel, whole)
-    values = {name: p.double() for name, p in kernel.named_parameters()}
-    if any(b.is_floating_point() and b.ndim for b in kernel.buffers()):  # products take one dtype
-        kernel = copy.deepcopy(kernel).double()
-    return call_with(kernel, values, function, whole)
 
 
 def _scale_of(kernel: Kernel) -> Tensor:

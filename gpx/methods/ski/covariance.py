@@ -11,7 +11,7 @@ import torch
 from linear_operator import LinearOperator
 from torch import Tensor, nn
 
-from gpx.backends import Entries
+from gpx.backends.entries import in_double
 from gpx.errors import ConfigError
 from gpx.kernels.algebra import Product, Scale, Sum
 from gpx.kernels.base import Kernel, computes_as
@@ -315,16 +315,7 @@ def is_stationary(kernel: Kernel) -> bool:
 
 def kernel_at_lags(kernel: Kernel) -> Callable[[Tensor], Tensor]:
     """A function from lags (r, d) in float64 to k (r,), differentiable in the parameters."""
-    named = dict(kernel.named_parameters())
-    if all(p.dtype == torch.float64 for p in named.values()):
-        return lambda tau: kernel.pairs(torch.zeros_like(tau), tau)
-    values = tuple(p.double() for p in named.values())
-
-    def at(tau: Tensor) -> Tensor:
-        entries = Entries(kernel, tuple(named), values, tau, tau, False)
-        return entries.call(lambda k: k.pairs(torch.zeros_like(tau), tau))
-
-    return at
+    return lambda tau: in_double(kernel, lambda k: k.pairs(torch.zeros_like(tau), tau))
 
 
 @torch.no_grad()

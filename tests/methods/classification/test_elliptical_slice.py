@@ -8,13 +8,13 @@ import torch
 from class_problems import parts, points
 
 from gpx.errors import CheckpointError, ConfigError, DidNotConverge, NotPositiveDefinite
-from gpx.kernels import RBF
+from gpx.kernels import RBF, Warped
+from gpx.kernels.warped import LinearWarp
 from gpx.likelihoods import Bernoulli, Gaussian, Poisson, Softmax
 from gpx.means import Constant, Zero
 from gpx.methods.classification import elliptical_slice as elliptical_slice_module
 from gpx.methods.classification import frame as frame_module
 from gpx.methods.classification.frame import Frame, frame_of, frames_of
-from gpx.methods.classification.prior_matrix import InDouble
 from gpx.methods.classification.sampled_posterior import prior_factor, prior_factors
 from gpx.models import ExactGP, ExpectationPropagationGP, LaplaceGP, SampledGP
 from gpx.objectives import LatentLikelihood
@@ -259,20 +259,6 @@ def test_going_on_from_a_checkpoint_is_the_same_chain():
         assert torch.equal(other.whitened, whole.whitened)
 
 
-def test_in_float32_a_step_copies_the_kernel_once(monkeypatch):
-    copies, make = [], InDouble.__init__
-
-    def noted(self, kernel, dtype):
-        copies.append(dtype)
-        make(self, kernel, dtype)
-
-    monkeypatch.setattr(InDouble, "__init__", noted)
-    x, y = points(8)
-    model = SampledGP(**parts(Bernoulli()))
-    run(model, x.float(), y.float(), chains=3, burn_in=2, iterations=4, thin=1)
-    assert copies == [torch.float32] * 6
-
-
 def test_chains_in_float32_start_as_in_float64():
     x, y = points(8)
     narrow, wide = SampledGP(**parts(Bernoulli())), SampledGP(**parts(Bernoulli())).double()
@@ -302,6 +288,22 @@ def _at(model, x, y, raw):
     name = "kernel.parametrizations.lengthscale.original"
     module = _Latent(model)
     return torch.func.functional_call(module, {f"model.{name}": raw}, (x, y))
+
+
+def test_kernels_with_matrices_have_gradients_in_float32():
+    """A matrix product takes one dtype, and latents are computed in float64."""
+    x, y = points(8)
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        kernel = Warped(RBF(None, 0.7, 2.0), LinearWarp(2))
+        model = SampledGP(kernel=kernel, mean=Zero(), likelihood=Bernoulli()).to(dtype)
+        model.initialise(x.to(dtype), y.to(dtype), generator=torch.Generator())
+        model.whitened = torch.linspace(-1.0, 1.0, 8, dtype=torch.float64)
+        value = LatentLikelihood().evidence(model, x.to(dtype), y.to(dtype)).value
+        value.backward()
+        found.append((value.detach().double(), kernel.warp.root.grad.double()))
+    for narrow, wide in zip(*found, strict=True):
+        torch.testing.assert_close(narrow, wide, rtol=1e-4, atol=1e-4)
 
 
 class _Latent(torch.nn.Module):

@@ -187,12 +187,29 @@ def test_float32_is_right_to_four_digits():
 
 
 @torch.no_grad()
+def test_a_kernel_with_a_fixed_matrix_in_float32_is_that_in_float64():
+    """A matrix product takes one dtype, and the grid's covariances are computed in float64."""
+
+    class Turned(torch.nn.Linear):
+        def __init__(self):
+            super().__init__(1, 1, bias=False)
+            del self.weight
+            self.register_buffer("weight", torch.tensor([[0.75]]))
+
+    kernel = Warped(RBF(), Turned())
+    lags = torch.linspace(0.0, 2.0, 5, dtype=torch.float64).unsqueeze(1)
+    found = ski_covariance.kernel_at_lags(kernel)(lags)
+    want = ski_covariance.kernel_at_lags(kernel.double())(lags)
+    torch.testing.assert_close(found, want, rtol=1e-6, atol=1e-6)
+
+
 def test_a_product_in_float32_at_100_000_rows_and_10_000_points():
     """Every part in the precision asked for, against float64. Within 1e-4: Hultin 2017, D = 1."""
     x = torch.rand(100_000, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     v = torch.randn(100_000, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     axis = RegularAxis.covering(0.0, 1.0, 10_000)
-    lags = RBF(1, 0.01, 1.3).double().evaluate(axis.points(x)[:, None], axis.points(x)[:1, None])
+    points = axis.points(x)[:, None]
+    lags = RBF(1, 0.01, 1.3).double().evaluate(points, points[:1]).detach()
     weights = Interpolation.of(x, [axis])
     found = [
         Interpolated(
