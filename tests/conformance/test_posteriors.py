@@ -14,7 +14,7 @@ from copies import copies
 from public_classes import public_classes
 
 from gpx import models
-from gpx.errors import ConfigError, NotAvailable
+from gpx.errors import ConfigError, NotAvailable, ShapeError
 from gpx.inference.iterative_posterior import IterativePosterior
 from gpx.likelihoods import Gaussian
 from gpx.likelihoods.gaussian import NoisyOutputs
@@ -267,6 +267,16 @@ def test_sampled_paths_are_functions(conditioned, name):
     torch.testing.assert_close(paths(x[2:5]), whole[:, 2:5], rtol=1e-7, atol=1e-8)
     assert torch.equal(draw(1)(x), whole)
     assert not torch.equal(draw(2)(x), whole)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("more", [-1, 1])
+def test_sampled_paths_refuse_inputs_of_another_width(conditioned, name, more):
+    """Random features of an isotropic kernel would be other functions of them."""
+    _, posterior = conditioned(name)
+    paths = posterior.sample_paths(3, generator=torch.Generator().manual_seed(1))
+    with pytest.raises((ShapeError, RuntimeError)):
+        paths(torch.zeros(4, public_models.INPUTS + more).double())
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +18,7 @@ from gpx.inducing.features import InducingFeatures, Points
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian, NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
+from gpx.means.base import Mean
 from gpx.tensor_checks import (
     check_at_least,
     check_finite_targets,
@@ -200,6 +201,34 @@ class Posterior(DataSized, ABC):
         Raises:
             ConfigError: num < 1 (checked for every subclass).
         """
+
+
+def functions_by_blocks(
+    posterior: Posterior,
+    num: int,
+    blocks: Callable[[Tensor], Iterable[Tensor]],
+    mean: Mean | None = None,
+) -> Callable[[Tensor], Tensor]:
+    """Functions for ``sample_paths`` to return, evaluated block by block of rows.
+
+    They refuse the inputs that ``predict`` refuses: features may take inputs of another width, and
+    would then be other functions.
+
+    Args:
+        posterior: whose functions they are.
+        num: how many.
+        blocks: x (n, d) -> their values (num, b) at each block of rows in turn.
+        mean: prior mean function, which is added; None: zero.
+    """
+
+    @torch.no_grad()
+    def paths(x: Tensor) -> Tensor:
+        _check_inputs(posterior, x)
+        parts = list(blocks(x))
+        values = torch.cat(parts, 1) if parts else x.new_zeros(num, 0)
+        return values if mean is None else values + mean(x)
+
+    return paths
 
 
 def no_joint_law(posterior: Posterior) -> NotAvailable:

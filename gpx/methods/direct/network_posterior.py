@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gpx.backends import DEFAULT_BUDGET, row_chunks
-from gpx.methods.base.posterior import Marginals
+from gpx.methods.base.posterior import Marginals, functions_by_blocks
 from gpx.methods.direct.mean_field import draw_codes
 from gpx.methods.direct.polynomial import Polynomial, expectations, moments, pair_expectations
 from gpx.methods.direct.posterior import DiscretePosterior
@@ -100,15 +100,9 @@ class DirectNetworkPosterior(DiscretePosterior):
         drawn = self.values[torch.arange(len(self.values), device=codes.device), codes]
         polynomial = Polynomial(*(part.to(drawn.device) for part in self.polynomial))
         terms = polynomial.at(drawn)
-
-        @torch.no_grad()
-        def paths(x: Tensor) -> Tensor:
-            found = x.new_empty(num, len(x))
-            for rows, made in self.blocks(x):
-                found[:, rows] = (terms @ made.mT).to(x.dtype)
-            return found
-
-        return paths
+        return functions_by_blocks(
+            self, num, lambda x: ((terms @ made.mT).to(x.dtype) for _, made in self.blocks(x))
+        )
 
     def facts(self) -> dict[str, bool | int | float | str]:
         """As in ``Posterior``."""

@@ -19,7 +19,7 @@ from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian, NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.means.base import Mean
-from gpx.methods.base.posterior import Marginals, Posterior
+from gpx.methods.base.posterior import Marginals, Posterior, functions_by_blocks
 from gpx.methods.base.trained_columns import TrainedColumns
 from gpx.methods.direct.mean_field import cumulants, draw_codes
 
@@ -230,11 +230,9 @@ class DirectPosterior(TrainedColumns, DiscretePosterior):
         Cost: num m k once, num m multiply-adds a row.
         """
         drawn = self.values[draw_codes(*self.mixture(), num, generator)]
-
-        @torch.no_grad()
-        def paths(x: Tensor) -> Tensor:
-            parts = [drawn.to(x.dtype) @ features.mT for _, features in self._features(x)]
-            values = torch.cat(parts, 1) if parts else x.new_zeros(num, 0)
-            return values + self.mean(x)
-
-        return paths
+        return functions_by_blocks(
+            self,
+            num,
+            lambda x: (drawn.to(x.dtype) @ features.mT for _, features in self._features(x)),
+            self.mean,
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from gpx.bases.grid_eigenfunctions.products import ProductPlan
 from gpx.bases.sufficient_statistics import WeightPosterior
 from gpx.data_sized import InDoublePrecision
 from gpx.means.base import Mean
-from gpx.methods.base.posterior import Marginals, Posterior
+from gpx.methods.base.posterior import Marginals, Posterior, functions_by_blocks
 
 
 class GRIEFPosterior(InDoublePrecision, Posterior):
@@ -101,11 +101,8 @@ class GRIEFPosterior(InDoublePrecision, Posterior):
         """
         weights = self._of_weights.draw(num, generator=generator)
 
-        @torch.no_grad()
-        def paths(x: Tensor) -> Tensor:
+        def blocks(x: Tensor) -> Iterator[Tensor]:
             functions = EigenfunctionPass(self.basis, self.modes, x)
-            parts = [weights.to(x.dtype) @ functions(rows) for rows in functions.blocks()]
-            found = torch.cat(parts, 1) if parts else x.new_zeros(num, 0)
-            return found + self.mean(x)
+            return (weights.to(x.dtype) @ functions(rows) for rows in functions.blocks())
 
-        return paths
+        return functions_by_blocks(self, num, blocks, self.mean)

@@ -18,7 +18,7 @@ from gpx.inference.finite_mixture import gaussian_mixture, mixture_moments
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.bernoulli import Bernoulli
 from gpx.means.base import Mean
-from gpx.methods.base.posterior import Marginals, Posterior
+from gpx.methods.base.posterior import Marginals, Posterior, functions_by_blocks
 from gpx.methods.base.trained_columns import TrainedColumns
 from gpx.methods.reweighted.state import ReweightedState, Structure
 from gpx.methods.reweighted.weights import ReweightedWeights
@@ -145,17 +145,11 @@ class ReweightedPosterior(TrainedColumns, ReweightedState, Posterior):
             which = (chosen == number).nonzero().squeeze(1)
             drawn[which] = self._weights_at(number).draw(len(which), generator=generator)
 
-        @torch.no_grad()
-        def paths(x: Tensor) -> Tensor:
-            row = 2 * 8 * len(self.projected)
-            parts = [
-                drawn.to(x.dtype) @ self.features(x[rows]).mT
-                for rows in row_chunks(x.shape[0], row, DEFAULT_BUDGET)
-            ]
-            values = torch.cat(parts, 1) if parts else x.new_zeros(num, 0)
-            return values + self.mean(x)
+        def blocks(x: Tensor) -> Iterator[Tensor]:
+            for rows in row_chunks(len(x), 2 * 8 * len(self.projected), DEFAULT_BUDGET):
+                yield drawn.to(x.dtype) @ self.features(x[rows]).mT
 
-        return paths
+        return functions_by_blocks(self, num, blocks, self.mean)
 
 
 def relevant_functions(samples: Tensor) -> Tensor:

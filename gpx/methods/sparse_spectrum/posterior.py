@@ -13,9 +13,8 @@ from gpx.backends import DEFAULT_BUDGET, row_chunks
 from gpx.bases.sufficient_statistics import WeightPosterior
 from gpx.data_sized import InDoublePrecision
 from gpx.means.base import Mean
-from gpx.methods.base.posterior import Marginals, Posterior
+from gpx.methods.base.posterior import Marginals, Posterior, functions_by_blocks
 from gpx.methods.sparse_spectrum.spectrum import LearnedSpectrum
-from gpx.tensor_checks import check_inputs
 
 
 class SparseSpectrumPosterior(InDoublePrecision, Posterior):
@@ -85,15 +84,12 @@ class SparseSpectrumPosterior(InDoublePrecision, Posterior):
         """
         weights = self._of_weights.draw(num, generator=generator)
         functions = self.spectrum.paths(num, generator=generator)
-
-        @torch.no_grad()
-        def paths(x: Tensor) -> Tensor:
-            check_inputs(self, x, self.num_inputs)
-            parts = [functions(x[rows], weights.to(x.dtype)) for rows in self._blocks(x)]
-            found = torch.cat(parts, 1) if parts else x.new_zeros(num, 0)
-            return found + self.mean(x)
-
-        return paths
+        return functions_by_blocks(
+            self,
+            num,
+            lambda x: (functions(x[rows], weights.to(x.dtype)) for rows in self._blocks(x)),
+            self.mean,
+        )
 
     def _blocks(self, x: Tensor) -> Any:
         return row_chunks(x.shape[0], 4 * 8 * self.spectrum.num_basis, DEFAULT_BUDGET)
