@@ -8,6 +8,7 @@ from torch.nn import functional
 from gpx.errors import ConfigError
 from gpx.likelihoods import Gaussian, Softmax
 from gpx.methods.deep.convolutions import DroppedConvolution
+from gpx.metrics import classification_metrics, entropy_ecdf
 from gpx.models import CNNGP
 from gpx.objectives import SampledELBO
 
@@ -89,6 +90,27 @@ def test_probabilities_sum_to_one_and_are_averaged_over_masks():
     found = posterior.predictive(x, made.likelihood).probs
     torch.testing.assert_close(found.sum(1), torch.ones(4))
     torch.testing.assert_close(found, posterior.components(x).mean.softmax(-1).mean(0))
+
+
+@pytest.mark.parametrize("options", [{}, {"backbone": "resnet", "blocks": 1}])
+def test_metrics_of_classes_do_not_depend_on_the_batches_of_predictions(options, monkeypatch):
+    """Masks belong to a draw and not to a batch, and normalisation uses statistics of training."""
+    made, x = model(**options), images(23)
+    with torch.no_grad():
+        made.network.head.weights.mean.mul_(40.0)
+    classes = torch.arange(23) % 3
+    posterior = made.condition(x, classes.double())
+
+    def measures(*parts):
+        found = torch.cat([posterior.predictive(rows, made.likelihood).probs for rows in parts])
+        thresholds = torch.linspace(0.0, 1.1, 12)
+        shares = entropy_ecdf(found, thresholds).tolist()
+        return [*classification_metrics(found.log(), classes).values(), *shares]
+
+    whole = measures(x)
+    assert measures(*x.split(7)) == pytest.approx(whole, abs=1e-12)
+    monkeypatch.setattr("gpx.methods.deep.posterior.PREDICT_CHUNK", 5)
+    assert measures(x) == pytest.approx(whole, abs=1e-12)
 
 
 @pytest.mark.parametrize(
