@@ -44,6 +44,9 @@ METHODS: dict[str, list[str]] = {
         *("approx=gpdnn", "approx.pretrain_steps=3000", "trainer.max_steps=2000"),
     ],
     "GPDNN+MCD, keep 0.9": ["approx=gpdnn", "approx.keep=0.9", "trainer.max_steps=2000"],
+    "CNN+GP(RF), frequencies not masked": [
+        *("approx=cnn_rf", "approx.num_features=256", "approx.frequencies=point"),
+    ],
     "CNN+GP(SORF)": ["approx=cnn_sorf", "approx.num_features=256"],
     "CNN+GP(SORF), kernel learned": [
         *("approx=cnn_sorf", "approx.num_features=256", "approx.learn_kernel=true"),

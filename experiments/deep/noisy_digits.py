@@ -63,6 +63,7 @@ METHODS: dict[str, list[str]] = {
     "CNN+GP(SORF), fixed signs": ["approx=cnn_sorf", "approx.frequencies=fixed_signs"],
     "CNN+GP(SORF), kernel learned": ["approx=cnn_sorf", "approx.learn_kernel=true"],
     "CNN+DGP(RF), 2 layers": ["approx=cnn_deep_rf"],
+    "CNN+GP(RF), frequencies not masked": ["approx=cnn_rf", "approx.frequencies=point"],
 }
 UNSEEDED = ("approx=cnn", "approx=dkl", "approx=conv_gp")
 """Without draws of predictions."""
