@@ -13,8 +13,8 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from gpx.constraints import at_their_floor, lower_limits, positive_parameters
 from gpx.errors import ConfigError, class_name
-from gpx.kernels import Product, Scale, Sum
 from gpx.kernels.stationary import Stationary
+from gpx.kernels.structure import leaves
 from gpx.likelihoods import Gaussian, Heteroscedastic
 from gpx.likelihoods.gaussian import NoisyOutputs
 from gpx.methods.base.model import Hyperparameters
@@ -238,34 +238,29 @@ def lengthen_below_steps(model: Model, x: Tensor, say: Say) -> None:
     Cost: one sort of the values of each input whose lengthscale is that short for its range.
     """
     parts = model.hyperparameters()
-    waiting: list[nn.Module] = [] if parts is None else [parts.kernel]
-    while waiting:
-        kernel = waiting.pop(0)
-        if isinstance(kernel, (Sum, Product)):
-            waiting += kernel.parts
-        elif isinstance(kernel, Scale):
-            waiting.append(kernel.kernel)
-        elif isinstance(kernel, Stationary) and kernel.is_radial:
-            active = kernel.active_dims
-            columns = list(range(x.shape[1])) if active is None else active.tolist()
-            found = kernel.lengthscale.reshape(-1)
-            raw = {c.name: c.raw for c in positive_parameters(kernel, below=False)}
-            learned = "lengthscale" in raw and raw["lengthscale"].requires_grad
-            if not learned or found.numel() != len(columns):
-                continue
-            lowest = found.clone()
-            for place, column in enumerate(columns):
-                values = x[:, column]
-                if lowest[place] < (values.max() - values.min()) / STEP_IN_LENGTHSCALES:
-                    step = values.unique().diff().min() / STEP_IN_LENGTHSCALES
-                    lowest[place] = torch.maximum(lowest[place], step)
-                    if lowest[place] > found[place]:
-                        say(
-                            f"lengthscale of input {column + 1} raised from {found[place]:.2g} to "
-                            f"{lowest[place]:.2g}, which keeps its values apart as well"
-                        )
-            if not torch.equal(lowest, found):
-                kernel.lengthscale = lowest.reshape(kernel.lengthscale.shape)
+    for kernel in () if parts is None else leaves(parts.kernel):
+        if not (isinstance(kernel, Stationary) and kernel.is_radial):
+            continue
+        active = kernel.active_dims
+        columns = list(range(x.shape[1])) if active is None else active.tolist()
+        found = kernel.lengthscale.reshape(-1)
+        raw = {c.name: c.raw for c in positive_parameters(kernel, below=False)}
+        learned = "lengthscale" in raw and raw["lengthscale"].requires_grad
+        if not learned or found.numel() != len(columns):
+            continue
+        lowest = found.clone()
+        for place, column in enumerate(columns):
+            values = x[:, column]
+            if lowest[place] < (values.max() - values.min()) / STEP_IN_LENGTHSCALES:
+                step = values.unique().diff().min() / STEP_IN_LENGTHSCALES
+                lowest[place] = torch.maximum(lowest[place], step)
+                if lowest[place] > found[place]:
+                    say(
+                        f"lengthscale of input {column + 1} raised from {found[place]:.2g} to "
+                        f"{lowest[place]:.2g}, which keeps its values apart as well"
+                    )
+        if not torch.equal(lowest, found):
+            kernel.lengthscale = lowest.reshape(kernel.lengthscale.shape)
 
 
 def gaussian_parts(model: Model, say: Say) -> Hyperparameters | None:

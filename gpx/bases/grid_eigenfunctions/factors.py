@@ -12,14 +12,12 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from gpx.constraints import FLOOR, is_trained
 from gpx.errors import ConfigError
-from gpx.kernels.algebra import Product, Scale
 from gpx.kernels.base import Kernel, computes_as
-from gpx.kernels.constant import Constant
 from gpx.kernels.exponential import EXPONENT_FLOOR
-from gpx.kernels.over_axes import AxisProduct
 from gpx.kernels.periodic import Periodic
 from gpx.kernels.rbf import RBF
 from gpx.kernels.stationary import Stationary
+from gpx.kernels.structure import factors
 from gpx.kernels.wendland import Wendland
 from gpx.linalg.known_gradient import first_derivative_only
 
@@ -44,22 +42,14 @@ class ProductFactors:
         self.num_inputs = num_inputs
         self._scales: list[tuple[Kernel, str]] = []
         self._parts: list[tuple[Stationary, list[int]]] = []
-        self._take(kernel)
+        for part, scale in factors(kernel):
+            if scale is None:
+                self._take(part)
+            else:
+                self._scales.append((part, scale))
 
     def _take(self, kernel: Kernel) -> None:
-        if computes_as(kernel, AxisProduct):  # its own scale; those of its parts are fixed to one
-            self._scales.append((kernel, "outputscale"))
-        if isinstance(kernel, Product) and computes_as(kernel, Product, AxisProduct):
-            for part in kernel.parts:
-                self._take(part)
-            return
-        if isinstance(kernel, Scale) and computes_as(kernel, Scale):
-            self._scales.append((kernel, "scale"))
-            self._take(kernel.kernel)
-            return
-        if computes_as(kernel, Constant):
-            self._scales.append((kernel, "constant"))
-            return
+        """Add one factor that is no scale."""
         columns = list(range(self.num_inputs))
         if kernel.active_dims is not None:
             columns = kernel.active_dims.tolist()
@@ -74,9 +64,9 @@ class ProductFactors:
                 "of a grid are computed from x / lengthscale: use a kernel that overrides "
                 "of_squared_distance only"
             )
-        factors = computes_as(kernel, RBF, Periodic) or len(columns) == 1
-        factors &= type(kernel).covariance is Stationary.covariance
-        if not isinstance(kernel, Stationary) or not factors:
+        separate = computes_as(kernel, RBF, Periodic) or len(columns) == 1
+        separate &= type(kernel).covariance is Stationary.covariance
+        if not isinstance(kernel, Stationary) or not separate:
             raise ConfigError(
                 f"kernel {kernel.name} over {len(columns)} columns is no product of "
                 "one-dimensional kernels, which a grid needs: use kernel=RBF(), a product over "

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from gpx.backends.entries import in_double
 from gpx.errors import ConfigError
-from gpx.kernels.algebra import Product, Scale, Sum
 from gpx.kernels.base import Kernel, computes_as
 from gpx.kernels.constant import Constant
-from gpx.kernels.over_axes import AxisProduct
 from gpx.kernels.periodic import Periodic
 from gpx.kernels.rbf import RBF
 from gpx.kernels.stationary import Stationary
+from gpx.kernels.structure import factors, leaves
 from gpx.linalg.fft_products import fast_length
 from gpx.methods.grid.axes import CartesianGrid
 from gpx.methods.grid.circle import circle_lags, circulant_column
@@ -28,18 +28,19 @@ class AxisKernels:
     """k(x, x') = prod scales * prod_l k_l(x_l, x'_l).
 
     Attributes:
-        scales: kernels whose outputscale (scale, constant) multiplies the product.
+        scales: kernels of which an attribute (outputscale, scale, constant) multiplies the product,
+            each with its name.
         parts: per axis the kernels to multiply, and whether their own scale is included.
         prior_scale (): a further, fixed factor; None: one.
     """
 
-    scales: list[Kernel] = field(default_factory=list)
+    scales: list[tuple[Kernel, str]] = field(default_factory=list)
     parts: list[list[tuple[Kernel, bool]]] = field(default_factory=list)
     prior_scale: Tensor | None = None
 
     def scale(self, like: Tensor) -> Tensor:
         """Product of all scales, ()."""
-        values = [_scale_of(k) for k in self.scales]
+        values = [getattr(kernel, name) for kernel, name in self.scales]
         first = like.new_ones(()) if self.prior_scale is None else self.prior_scale.to(like)
         return reduce(torch.mul, values, first)
 
@@ -72,7 +73,7 @@ class AxisKernels:
 
         def value(kernel: Kernel, whole: bool) -> Tensor:
             here = kernel.evaluate(rows_in_double, columns_in_double)
-            return here if whole else here / _scale_of(kernel)
+            return here if whole else here / cast(Stationary, kernel).outputscale
 
         found: Tensor | None = None
         for kernel, whole in self.parts[axis]:
@@ -120,7 +121,7 @@ class AxisKernels:
         # by pairs: squared distances in a matrix lose digits on long axes
         for kernel, whole in self.parts[axis]:
             value = kernel.pairs(start, ends)
-            found = found * (value if whole else value / _scale_of(kernel))
+            found = found * (value if whole else value / cast(Stationary, kernel).outputscale)
         return found
 
     def stationary(self, axis: int) -> bool:
@@ -135,18 +136,10 @@ class AxisKernels:
             value = rows.new_ones(rows.shape[0])
             for kernel, whole in kernels:
                 here = kernel.diagonal(rows)
-                value = value * (here if whole else here / _scale_of(kernel))
+                value = value * (here if whole else here / cast(Stationary, kernel).outputscale)
             found.append(value)
         found[0] = found[0] * self.scale(found[0])
         return found
-
-
-def _scale_of(kernel: Kernel) -> Tensor:
-    if isinstance(kernel, Scale):
-        return kernel.scale
-    value = kernel.constant if isinstance(kernel, Constant) else kernel.outputscale
-    assert isinstance(value, Tensor)
-    return value
 
 
 def split_kernel(
@@ -162,9 +155,11 @@ def split_kernel(
 
     Source: Evans thesis, section 3.2 (requirement on the kernel).
     """
-    found = AxisKernels(parts=[[] for _ in groups], prior_scale=prior_scale)
+    multiplied = list(factors(kernel))
+    scales = [(part, name) for part, name in multiplied if name is not None]
+    found = AxisKernels(scales, [[] for _ in groups], prior_scale)
     width = sum(map(len, groups))
-    for part in _parts(kernel, found.scales):
+    for part in (part for part, name in multiplied if name is None):
         columns = sorted(_columns(part, width))
         touched = [i for i, g in enumerate(groups) if any(c in g for c in columns)]
         beyond = [c for c in columns if c >= width]
@@ -175,7 +170,7 @@ def split_kernel(
         if len(touched) < 2:  # a sum of constants looks at no column
             found.parts[touched[0] if touched else 0].append((part, True))
         elif computes_as(part, RBF, Periodic):
-            found.scales.append(part)
+            found.scales.append((part, "outputscale"))
             for axis in touched:
                 found.parts[axis].append((part, False))
         else:
@@ -191,24 +186,9 @@ def split_kernel(
 
 def _columns(kernel: Kernel, width: int) -> set[int]:
     """Columns, of ``width``, that a kernel looks at: those of all parts of a combination."""
-    if computes_as(kernel, Constant):
-        return set()
-    if isinstance(kernel, Scale) and computes_as(kernel, Scale):
-        return _columns(kernel.kernel, width)
-    if isinstance(kernel, (Sum, Product)) and computes_as(kernel, Sum, Product, AxisProduct):
-        return set().union(*[_columns(part, width) for part in kernel.parts])
-    return set(range(width) if kernel.active_dims is None else kernel.active_dims.tolist())
-
-
-def _parts(kernel: Kernel, scales: list[Kernel]) -> list[Kernel]:
-    if computes_as(kernel, AxisProduct):
-        scales.append(kernel)
-    if isinstance(kernel, Product) and computes_as(kernel, Product, AxisProduct):
-        return [part for child in kernel.parts for part in _parts(child, scales)]
-    if isinstance(kernel, Scale) and computes_as(kernel, Scale):
-        scales.append(kernel)
-        return _parts(kernel.kernel, scales)
-    if computes_as(kernel, Constant):
-        scales.append(kernel)
-        return []
-    return [kernel]
+    found: set[int] = set()
+    for leaf in leaves(kernel):
+        if not computes_as(leaf, Constant):
+            active = leaf.active_dims
+            found.update(range(width) if active is None else active.tolist())
+    return found

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from gpx.inference.neighbour_conditional import near_coordinates, near_rows
-from gpx.kernels.algebra import Product, Scale, Sum
 from gpx.kernels.base import Kernel
 from gpx.kernels.constant import Constant
 from gpx.kernels.stationary import Stationary
+from gpx.kernels.structure import leaves
 from gpx.linalg.nearest import NearestSearch, smallest_columns
 
 Nearness = Literal["kernel", "correlation", "euclidean", "random"]
@@ -47,12 +47,8 @@ def mean_variance(kernel: Kernel, z: Tensor) -> Tensor:
 
 def _same_everywhere(kernel: Kernel) -> bool:
     """Whether k(x, x) is known to be the same at every x."""
-    variance = type(kernel).variance  # subclasses may have one of their own
-    if isinstance(kernel, (Sum, Product)) and variance in (Sum.variance, Product.variance):
-        return all(map(_same_everywhere, kernel.parts))
-    if isinstance(kernel, Scale) and variance is Scale.variance:
-        return _same_everywhere(kernel.kernel)
-    return variance in (Stationary.variance, Constant.variance)
+    known = (Stationary.variance, Constant.variance)  # subclasses may have one of their own
+    return all(type(leaf).variance in known for leaf in leaves(kernel))
 
 
 @torch.no_grad()

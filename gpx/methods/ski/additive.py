@@ -19,6 +19,7 @@ from gpx.constraints import positive_parameters
 from gpx.errors import ConfigError
 from gpx.kernels import Product, Scale, Sum
 from gpx.kernels.base import Kernel
+from gpx.kernels.structure import leaves
 from gpx.linalg import RegularAxis
 from gpx.linalg.interpolation import Outside
 from gpx.methods.ski.covariance import (
@@ -241,13 +242,9 @@ def _set_column(kernel: Kernel, column: int) -> None:
 
     Within sums, products and multiples each part selects its own columns.
     """
-    inner = kernel.parts if isinstance(kernel, (Product, Sum)) else []
-    inner = [kernel.kernel] if isinstance(kernel, Scale) else inner
-    for part in inner:
-        _set_column(part, column)
-    if not inner:
-        del kernel.active_dims
-        kernel.register_buffer("active_dims", torch.tensor([column]), persistent=False)
+    for leaf in leaves(kernel):
+        del leaf.active_dims
+        leaf.register_buffer("active_dims", torch.tensor([column]), persistent=False)
 
 
 def _divide(kernel: Kernel, count: int) -> bool:

@@ -13,12 +13,11 @@ from torch import Tensor, nn
 
 from gpx.backends.entries import in_double
 from gpx.errors import ConfigError
-from gpx.kernels.algebra import Product, Scale, Sum
 from gpx.kernels.base import Kernel, computes_as
 from gpx.kernels.constant import Constant
-from gpx.kernels.over_axes import AxisProduct
 from gpx.kernels.periodic import Periodic
 from gpx.kernels.stationary import Stationary
+from gpx.kernels.structure import leaves
 from gpx.kernels.warped import LinearWarp, Warped
 from gpx.kernels.wendland import Wendland
 from gpx.linalg import RegularAxis
@@ -303,10 +302,10 @@ def grid_covariance(
 
 def is_stationary(kernel: Kernel) -> bool:
     """Whether k(x, x') depends on x - x' only: stationary kernels, constants and combinations."""
-    if isinstance(kernel, (Sum, Product)) and computes_as(kernel, Sum, Product, AxisProduct):
-        return all(map(is_stationary, kernel.parts))
-    if isinstance(kernel, Scale) and computes_as(kernel, Scale):
-        return is_stationary(kernel.kernel)
+    return all(map(_is_stationary_leaf, leaves(kernel)))
+
+
+def _is_stationary_leaf(kernel: Kernel) -> bool:
     if isinstance(kernel, Warped) and computes_as(kernel, Warped):
         return isinstance(kernel.warp, (LinearWarp, nn.Linear)) and is_stationary(kernel.kernel)
     own_covariance = type(kernel).covariance is not Stationary.covariance
@@ -341,16 +340,16 @@ def kernel_factors(
 
 def _has_even_coordinates(kernel: Kernel) -> bool:
     """Whether the classes of all parts say that they are functions of |tau_i|: no test needed."""
-    if computes_as(kernel, Constant):
-        return True
-    if isinstance(kernel, (Sum, Product)) and computes_as(kernel, Sum, Product, AxisProduct):
-        return all(map(_has_even_coordinates, kernel.parts))
-    if isinstance(kernel, Scale) and computes_as(kernel, Scale):
-        return _has_even_coordinates(kernel.kernel)
-    if not isinstance(kernel, Stationary) or type(kernel).covariance is not Stationary.covariance:
-        return False
     known = (Stationary.coordinates, Periodic.coordinates, Wendland.coordinates)
-    return type(kernel).coordinates in known
+    return all(
+        computes_as(leaf, Constant)
+        or (
+            isinstance(leaf, Stationary)
+            and type(leaf).covariance is Stationary.covariance
+            and type(leaf).coordinates in known
+        )
+        for leaf in leaves(kernel)
+    )
 
 
 @torch.no_grad()
