@@ -223,6 +223,7 @@ def store(rows: Rows) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--only", choices=SIZES, help="data to train on")
+    parser.add_argument("--size", type=int, nargs="+", help="numbers of images; default: all")
     given = parser.parse_args()
     torch.set_num_threads(1)
     rows: Rows = earlier(HERE / "sizes.json")
@@ -232,6 +233,7 @@ def main() -> None:
         for data, sizes in SIZES.items()
         if seed < SEEDS[data] and given.only in (None, data)
         for size in sizes
+        if given.size is None or size in given.size
     ]
     asked = [(key, method) for key in keys for method in METHODS if method != "GPDNN"]
     for key, method in (*asked, *((key, "GPDNN") for key in keys)):
