@@ -66,9 +66,9 @@ def test_repeated_visits_of_a_batch_keep_variances_at_the_default_storage(compos
     phi, variances = basis(x).double(), []
     for visit in range(1, 7):
         natural_step(
-            basis,
             family,
             0,
+            family.cells.weight_group(basis, 0, x.device),
             x,
             x[:, 0].double() - phi @ family.mean.reshape(-1).double(),
             noise=torch.tensor(1e-4),

@@ -176,24 +176,23 @@ class DirectPosterior(TrainedColumns, DiscretePosterior):
         for rows in row_chunks(x.shape[0], row, DEFAULT_BUDGET):
             yield rows, self.basis(x[rows]) * self.scale.to(x.dtype)
 
-    def cumulants(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def cumulants(self, x: Tensor, orders: int = 3) -> tuple[Tensor, ...]:
         """Mean, variance and third cumulant of f at x (t, d) in every component: (r, t) each.
 
-        Exact: cumulants of independent weights add up. Cost: 3 r m multiply-adds a row.
+        Exact: cumulants of independent weights add up. Cost: r m multiply-adds a row for each of
+        the first ``orders``, which are returned.
         """
-        of_weights = cumulants(self.probabilities, self.values)
-        found = x.new_empty(3, len(self.shares), x.shape[0])
+        of_weights = cumulants(self.probabilities, self.values)[:orders]
+        found = x.new_empty(orders, len(self.shares), x.shape[0])
         for rows, features in self._features(x):
-            power = features
             for order, each in enumerate(of_weights):
-                found[order, :, rows] = each.to(x.dtype) @ power.mT
-                power = power * features
+                found[order, :, rows] = each.to(x.dtype) @ (features ** (order + 1)).mT
             found[0, :, rows] += self.mean(x[rows])
-        return found[0], found[1], found[2]
+        return found.unbind()
 
     def predict(self, x: Tensor) -> Marginals:
         """Exact mean and variance of the latent function at x (t, d), which is not Gaussian."""
-        mean, variance, _ = self.cumulants(x)
+        mean, variance = self.cumulants(x, 2)
         return mixture_moments(Marginals(mean, variance), self.shares)
 
     def third_cumulant(self, x: Tensor) -> Tensor:
@@ -220,7 +219,7 @@ class DirectPosterior(TrainedColumns, DiscretePosterior):
 
     def _mixture_of_normals(self, x: Tensor, noise: Tensor) -> Distribution:
         """One normal per component of q, with noise variances () or (t,) added."""
-        mean, variance, _ = self.cumulants(x)
+        mean, variance = self.cumulants(x, 2)
         return gaussian_mixture(Marginals(mean, variance + noise), self.shares)
 
     @torch.no_grad()

@@ -7,7 +7,6 @@ values at these points, with the covariance of any kernel.
 from __future__ import annotations
 
 import torch
-from linear_operator import LinearOperator
 from torch import Tensor
 
 from gpx.bases.sufficient_statistics import normal_columns
@@ -49,7 +48,7 @@ class InterpolatedWeights(ReweightedWeights):
 
     Args:
         compressed: of the statistics of W.
-        covariance (m, m): K; an operator keeps its structure (Kronecker, Toeplitz).
+        covariance (m, m): K.
         noise (): s. Evidence and posterior are differentiable in K and s.
 
     Exactness: exact for the interpolated kernel.
@@ -57,12 +56,7 @@ class InterpolatedWeights(ReweightedWeights):
     Source: Evans thesis, section 5.3.3; the low-rank form is derived from it.
     """
 
-    def __init__(
-        self,
-        compressed: CompressedStatistics,
-        covariance: Tensor | LinearOperator,
-        noise: Tensor,
-    ) -> None:
+    def __init__(self, compressed: CompressedStatistics, covariance: Tensor, noise: Tensor) -> None:
         self.covariance, self.noise = covariance, noise
         # L (m, rank) with L L^T = W^T W
         self.root = compressed.vectors * compressed.values.sqrt()
@@ -114,9 +108,8 @@ class InterpolatedWeights(ReweightedWeights):
     def draw(self, num: int, *, generator: torch.Generator) -> Tensor:
         """As in ``ReweightedWeights``: prior values, corrected by the data (Matheron's rule).
 
-        Cost: one eigendecomposition of K, which may be singular and is no operator here.
+        Cost: one eigendecomposition of K, which may be singular.
         """
-        assert isinstance(self.covariance, Tensor)
         values, vectors = torch.linalg.eigh(self.covariance)
         noise = normal_columns(len(values), num, values, generator)
         prior = vectors @ (values.clamp_min(0.0).sqrt().unsqueeze(1) * noise)

@@ -173,15 +173,14 @@ class BlockSteps(OwnSteps[QSGP]):
         """Solve for one group, with the prior precision times ``share``."""
         weights = self._weights(group, x)
         change = natural_step(
-            self.basis,
             self.family,
             group,
+            weights,
             x,
             y.double() - self.fitted,
             noise=self.model.noise_variance,
             num_data=x.shape[0],
             averaging=Averaging.exact(x.shape[0], share),
-            weights=weights,
         )
         self.fitted = self.fitted + weights.values(change, x)
         self.misfit = float((y.double() - self.fitted).square().sum())

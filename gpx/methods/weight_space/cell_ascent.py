@@ -49,16 +49,15 @@ class Averaging:
 
 @torch.no_grad()
 def natural_step(
-    basis: Basis,
     family: BlockDiagonalWeights,
     group: int,
+    weights: WeightGroup,
     x: Tensor,
     residual: Tensor,
     *,
     noise: Tensor,
     num_data: int,
     averaging: Averaging,
-    weights: WeightGroup | None = None,
 ) -> Tensor:
     """Average natural parameters of one group with their estimate from a batch, in place.
 
@@ -78,15 +77,14 @@ def natural_step(
     times that of the batch, so that the step cannot overshoot on the batch for any rho.
 
     Args:
-        basis: phi with S diagonal.
         family: q; means, covariance roots and evidence terms of the group are replaced.
         group: number.
+        weights: the columns of the group, of a basis with S diagonal.
         x (rows, d): all inputs, or a uniform sample of them.
         residual (rows,): y - Phi mu there, float64, where Phi mu includes this group; exact.
         noise (): noise variance.
         num_data: n, for the evidence terms.
         averaging: weights of old and new parameters.
-        weights: the columns of the group, if the caller has them already.
 
     Returns:
         change (b,): new weights minus old ones, float64.
@@ -101,8 +99,6 @@ def natural_step(
     cells = family.cells
     variance = float(noise.detach().double())
     old = cells.read_group(family.mean.data, group).double()
-    if weights is None:
-        weights = cells.weight_group(basis, group, x.device)
     prior = weights.prior_precision()
     data_weight = averaging.step * averaging.points / x.shape[0] / variance
     earlier = None

@@ -140,9 +140,9 @@ class StochasticBlockSteps(BlockSteps):
         rows, residual = x[chosen], y[chosen].double() - self.fitted
         weights = self._weights(group, x)
         change = natural_step(
-            self.basis,
             self.family,
             group,
+            weights,
             rows,
             residual,
             noise=self.model.noise_variance,
@@ -154,7 +154,6 @@ class StochasticBlockSteps(BlockSteps):
                 last_points=min(n, max(1, number) * self.num_rows),
                 last_prior_scale=self._rounds.active(max(0, number - 1)) / cells.num_groups,
             ),
-            weights=weights,
         )
         if group == self._joined:
             self._join(group)

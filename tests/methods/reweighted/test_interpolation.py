@@ -11,7 +11,7 @@ from gpx.kernels import RBF, Matern32
 from gpx.linalg.interpolation import RegularAxis
 from gpx.methods.reweighted.interpolation import InterpolatedWeights
 from gpx.methods.reweighted.weights import CompressedStatistics
-from gpx.operators import Interpolation, Kronecker
+from gpx.operators import Interpolation
 
 NOISE = torch.tensor(0.2, dtype=torch.float64)
 AXIS = torch.linspace(-0.2, 1.2, 8, dtype=torch.float64)
@@ -61,7 +61,7 @@ def test_evidence_and_posterior_equal_dense_interpolation_without_the_data(kind,
     del w
     one = factors(kind, lengthscale)
     covariance = torch.kron(one, one)
-    found = InterpolatedWeights(compressed, Kronecker(one, one), NOISE)
+    found = InterpolatedWeights(compressed, covariance, NOISE)
     torch.testing.assert_close(
         found.log_marginal_likelihood(), dense(matrix, kept, covariance), rtol=1e-9, atol=0
     )

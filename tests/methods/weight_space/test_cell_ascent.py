@@ -38,9 +38,9 @@ def problem(size, n=N):
 
 def advance(basis, family, group, x, y, averaging, num_data):
     residual = y - basis(x) @ family.mean.reshape(-1)
-    noise = torch.tensor(NOISE)
+    weights, noise = family.cells.weight_group(basis, group, x.device), torch.tensor(NOISE)
     return natural_step(
-        basis, family, group, x, residual, noise=noise, num_data=num_data, averaging=averaging
+        family, group, weights, x, residual, noise=noise, num_data=num_data, averaging=averaging
     )
 
 
