@@ -248,7 +248,7 @@ def test_a_subset_of_several_outputs_counts_the_prior_of_their_kernel_once():
     y = torch.cat([x.sin(), x.cos()], 1) + noise
     kernel, priors = RBF(), Priors({"lengthscale": LogNormal(0.2, 1.1)})
     pair = [exact(kernel), exact(kernel)]
-    SubsetInitialisation(max_evaluations=200)._fit(pair, x, y, lambda line: None, priors)
+    SubsetInitialisation(max_evaluations=200)._fit(pair, x, y, priors, lambda line: None)
     evidence = sum(
         ExactMLL().evidence(model, x, target).value
         for model, target in zip(pair, y.unbind(1), strict=True)

@@ -112,11 +112,14 @@ class SubsetInitialisation(Initialisation):
         if self._starts_by_laplace(model, x, y, generator, say):
             return
         parts = gaussian_parts(model, say)
-        if parts is None:
-            return
-        num = min(self.num_points, x.shape[0])
-        rows = torch.randperm(x.shape[0], generator=generator, device=x.device)[:num]
-        subset_x, subset_y = x[rows].double(), y[rows].double()
+        if parts is not None:
+            rows = drawn_rows(x, y, self.num_points, generator)
+            self._start(parts, *rows, model.hyperpriors, say)
+
+    def _start(
+        self, parts: Hyperparameters, x: Tensor, y: Tensor, priors: Priors | None, say: Say
+    ) -> None:
+        """Set the parts to the best fit on the rows x (n, d), y (n,) or (n, p)."""
         fits = []
         for factor in start_factors(self.num_starts, x.shape[1]):
             exact = exact_outputs(parts)
@@ -126,7 +129,7 @@ class SubsetInitialisation(Initialisation):
                 if not _lengthen(exact[0].kernel, factor):
                     break
                 say(f"init: another fit, from lengthscales {factor:.2f} times as long")
-            found = self._fit(exact, subset_x, subset_y, say, model.hyperpriors)
+            found = self._fit(exact, x, y, priors, say)
             fits.append((found, exact))
         _, exact = max(fits, key=lambda fit: fit[0])
         if len(fits) > 1:
@@ -134,7 +137,7 @@ class SubsetInitialisation(Initialisation):
             say(f"init: evidence/point from {len(fits)} starts: {listed}; the best fit is used")
         floored = (name for each in exact for name in at_their_floor(each, list(each.parameters())))
         for name in dict.fromkeys(floored):  # parameters of the shared kernel only once
-            say(f"init: {name}, fitted to {num} points, is at its lower limit")
+            say(f"init: {name}, fitted to {len(x)} points, is at its lower limit")
         take_over(exact, parts)
 
     def _starts_by_laplace(
@@ -144,14 +147,13 @@ class SubsetInitialisation(Initialisation):
         parts = model.hyperparameters() if isinstance(model, SVGP) else None
         if parts is None or not has_laplace_start(parts.likelihood) or model.row_noise is not None:
             return False
-        num = min(self.num_points, laplace_rows(parts.likelihood), x.shape[0])
-        rows = torch.randperm(x.shape[0], generator=generator, device=x.device)[:num]
-        own_x, own_y = x[rows].double(), y[rows].double()
-        start_by_laplace(parts, own_x, own_y, self.max_evaluations, model.hyperpriors, say)
+        count = min(self.num_points, laplace_rows(parts.likelihood))
+        rows = drawn_rows(x, y, count, generator)
+        start_by_laplace(parts, *rows, self.max_evaluations, model.hyperpriors, say)
         return True
 
     def _fit(
-        self, exact: Sequence[ExactGP], x: Tensor, y: Tensor, say: Say, priors: Priors | None
+        self, exact: Sequence[ExactGP], x: Tensor, y: Tensor, priors: Priors | None, say: Say
     ) -> float:
         """Train ``exact``, one model per output, on y (n,) or (n, p), NaN where one is missing.
 
@@ -187,6 +189,14 @@ class SubsetInitialisation(Initialisation):
         # evaluated where the search ended: its lowest loss may lie beyond a limit
         with torch.no_grad():
             return -float(loss())
+
+
+def drawn_rows(
+    x: Tensor, y: Tensor, most: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """At most ``most`` random rows of x (n, d) and y (n,) or (n, p), in float64."""
+    rows = torch.randperm(x.shape[0], generator=generator, device=x.device)[:most]
+    return x[rows].double(), y[rows].double()
 
 
 def rows_of_outputs(x: Tensor, y: Tensor) -> list[tuple[Tensor, Tensor]]:

@@ -11,7 +11,13 @@ from gpx.kernels.stationary import Stationary
 from gpx.likelihoods import Gaussian
 from gpx.models import Model
 from gpx.objectives import ExactMLL
-from gpx.training.initialisation import Say, SubsetInitialisation, exact_outputs, take_over
+from gpx.training.initialisation import (
+    Say,
+    SubsetInitialisation,
+    drawn_rows,
+    exact_outputs,
+    take_over,
+)
 
 RAW = "parametrizations.lengthscale.original"
 """Name of the unconstrained parameter behind ``lengthscale``."""
@@ -41,20 +47,16 @@ class ParsimoniousInitialisation(SubsetInitialisation):
         if parts is None or count < 2 or not isinstance(parts.likelihood, Gaussian):
             super().__call__(model, x, y, generator=generator, say=say)
             return
-        (start,), state = exact_outputs(parts), generator.get_state()
-        super().__call__(model, x, y, generator=generator, say=say)
-        again = torch.Generator(device=generator.device)
-        again.set_state(state)  # so that the same rows are drawn
-        num = min(self.num_points, x.shape[0])
-        rows = torch.randperm(x.shape[0], generator=again, device=x.device)[:num]
-        x, y = x[rows].double(), y[rows].double()
+        x, y = drawn_rows(x, y, self.num_points, generator)
+        (start,) = exact_outputs(parts)
+        self._start(parts, x, y, model.hyperpriors, say)
         with torch.no_grad():
             many = float(ExactMLL().evidence(exact_outputs(parts)[0], x, y).value)
         _tie(start.kernel, math.sqrt(count))
-        self._fit([start], x, y, say, model.hyperpriors)
+        self._fit([start], x, y, model.hyperpriors, say)
         with torch.no_grad():
             one = float(ExactMLL().evidence(start, x, y).value)
-        price = 0.5 * (count - 1) * math.log(num)
+        price = 0.5 * (count - 1) * math.log(len(y))
         decision = "all are used" if many - one > price else "one for all inputs is used"
         say(
             f"init: {count} lengthscales gain {many - one:.1f} nats of evidence over a shared one "
