@@ -6,12 +6,20 @@ import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
-from gpx.constraints import at_their_floor, lower_limits, positive_parameters
+from gpx.constraints import (
+    FLOOR,
+    at_their_floor,
+    floor_of,
+    is_trained,
+    lower_limits,
+    positive_parameters,
+)
 from gpx.errors import ConfigError, class_name
 from gpx.kernels.stationary import Stationary
 from gpx.kernels.structure import leaves
@@ -30,6 +38,11 @@ from gpx.training.lbfgsb import LBFGSB
 
 Say = Callable[[str], None]
 
+SHORTER = (1 / 4, 1 / 16)
+"""Factors of lengthscales for fits that follow one which explains nothing."""
+REQUIRED_GAIN = 3.0
+"""A fit explains something if its evidence exceeds that of independent noise by these nats (odds of
+20 to 1) and one for each learned hyperparameter of the kernel (Akaike 1974)."""
 STEP_IN_LENGTHSCALES = 5.0
 """Distance over lengthscale at which two values of an input count as uncorrelated."""
 
@@ -60,6 +73,20 @@ class ConstantInitialisation(Initialisation):
         """Do nothing."""
 
 
+class _Fit(NamedTuple):
+    """Exact GPs, one per output, fitted to the subset.
+
+    Attributes:
+        value: evidence plus log density of the priors, per target.
+        exact: the models.
+        explains: whether the evidence is clearly above that of independent noise.
+    """
+
+    value: float
+    exact: list[ExactGP]
+    explains: bool
+
+
 class SubsetInitialisation(Initialisation):
     """Type-II maximum likelihood of an exact GP on random training rows (``init=subset``).
 
@@ -71,6 +98,12 @@ class SubsetInitialisation(Initialisation):
 
     With many inputs the config's lengthscales may make the kernel matrix nearly diagonal, where
     gradients vanish, so that fits from several lengthscales are compared by their evidence.
+
+    The evidence has another maximum where the kernel explains nothing and all is noise, and a
+    search from lengthscales far from those of the data ends there. A fit whose evidence is hardly
+    above that of independent noise (``REQUIRED_GAIN``) is therefore followed by fits from
+    lengthscales times sqrt(d) (d >= 4), 1/4 and 1/16, until one explains more; if none does, the
+    first fit is kept.
 
     Args:
         num_points: rows drawn; cost is cubic in it, and linear in the number of outputs.
@@ -120,20 +153,36 @@ class SubsetInitialisation(Initialisation):
         self, parts: Hyperparameters, x: Tensor, y: Tensor, priors: Priors | None, say: Say
     ) -> None:
         """Set the parts to the best fit on the rows x (n, d), y (n,) or (n, p)."""
-        fits = []
-        for factor in start_factors(self.num_starts, x.shape[1]):
+        if not list(exact_outputs(parts)[0].parameters()):
+            return
+        factors, further = [1.0], []
+        if _with_lengthscales(parts.kernel):
+            factors = start_factors(self.num_starts, x.shape[1])
+            longest = start_factors(2, x.shape[1])[1:]
+            further = [*(longest if len(factors) == 1 else []), *SHORTER]
+
+        def fit(factor: float) -> _Fit:
             exact = exact_outputs(parts)
-            if not list(exact[0].parameters()):
-                return
+            if factor != 1.0:
+                _lengthen(exact[0].kernel, factor)
+            return self._fit(exact, x, y, priors, say)
+
+        fits = []
+        for factor in factors:
             if factor > 1.0:
-                if not _lengthen(exact[0].kernel, factor):
-                    break
                 say(f"init: another fit, from lengthscales {factor:.2f} times as long")
-            found = self._fit(exact, x, y, priors, say)
-            fits.append((found, exact))
-        _, exact = max(fits, key=lambda fit: fit[0])
+            fits.append(fit(factor))
+        while further and not any(each.explains for each in fits):
+            factor = further.pop(0)
+            say(
+                "init: so far all is explained by noise alone; another fit, from lengthscales "
+                f"{factor:.2f} times as long"
+            )
+            found = fit(factor)
+            fits += [found] * found.explains
+        _, exact, _ = max(fits, key=lambda each: each.value)
         if len(fits) > 1:
-            listed = ", ".join(f"{value:+.4f}" for value, _ in fits)
+            listed = ", ".join(f"{each.value:+.4f}" for each in fits)
             say(f"init: evidence/point from {len(fits)} starts: {listed}; the best fit is used")
         floored = (name for each in exact for name in at_their_floor(each, list(each.parameters())))
         for name in dict.fromkeys(floored):  # parameters of the shared kernel only once
@@ -153,14 +202,11 @@ class SubsetInitialisation(Initialisation):
         return True
 
     def _fit(
-        self, exact: Sequence[ExactGP], x: Tensor, y: Tensor, priors: Priors | None, say: Say
-    ) -> float:
+        self, exact: list[ExactGP], x: Tensor, y: Tensor, priors: Priors | None, say: Say
+    ) -> _Fit:
         """Train ``exact``, one model per output, on y (n,) or (n, p), NaN where one is missing.
 
         An output without targets in these rows is left as it is.
-
-        Returns:
-            evidence plus log density of the priors, per target.
         """
         objective = ExactMLL()
         parts = [
@@ -170,11 +216,14 @@ class SubsetInitialisation(Initialisation):
         ]
         together, count = nn.ModuleList([each for each, _, _ in parts]), int((~y.isnan()).sum())
 
+        def evidence() -> Tensor:
+            return torch.stack([objective.evidence(*part).value for part in parts]).sum()
+
+        def density() -> Tensor | float:
+            return 0.0 if priors is None else priors.log_prob(together)
+
         def loss() -> Tensor:
-            value = torch.stack([objective.evidence(*part).value for part in parts]).sum()
-            if priors is not None:
-                value = value + priors.log_prob(together)
-            return value / -count
+            return (evidence() + density()) / -count
 
         def after_evaluation(number: int, value: float, replayed: bool) -> None:
             if number == 1 or number % 20 == 0:
@@ -188,7 +237,12 @@ class SubsetInitialisation(Initialisation):
         solver.minimise(parameters, loss, self.max_evaluations, after_evaluation, lower=limits)
         # evaluated where the search ended: its lowest loss may lie beyond a limit
         with torch.no_grad():
-            return -float(loss())
+            reached = evidence()
+            value = float((reached + density()) / count)
+            gain = float(reached) - sum(noise_evidence(*part) for part in parts)
+        kernel = exact[0].kernel
+        learned = sum(p.numel() for p in kernel.parameters() if p.requires_grad)
+        return _Fit(value, exact, gain > REQUIRED_GAIN + learned)
 
 
 def drawn_rows(
@@ -219,14 +273,36 @@ def start_factors(most: int, inputs: int) -> list[float]:
 
 
 @torch.no_grad()
-def _lengthen(kernel: nn.Module, factor: float) -> bool:
-    """Multiply every learned lengthscale by ``factor``; returns whether there is one."""
-    found = False
-    for part in kernel.modules():
-        if isinstance(part, Stationary) and is_parametrized(part, "lengthscale"):
-            part.lengthscale = factor * part.lengthscale
-            found = True
-    return found
+def noise_evidence(model: ExactGP, x: Tensor, y: Tensor) -> float:
+    """Log density of the targets, nats, if they were independent noise around the model's mean.
+
+    Its variance is that of the targets around the mean, but not below the likelihood's floor.
+
+    Args:
+        model: whose mean is used.
+        x (n, d), y (n,): without missing targets.
+    """
+    floor = max(floor_of(model.likelihood, "noise_variance"), FLOOR)
+    variance = max(float((y - model.mean(x)).square().mean()), floor)
+    return -0.5 * len(y) * (1.0 + math.log(2.0 * math.pi * variance))
+
+
+def _with_lengthscales(kernel: nn.Module) -> list[Stationary]:
+    """The parts of a kernel that have learned lengthscales."""
+    return [
+        part
+        for part in kernel.modules()
+        if isinstance(part, Stationary)
+        and is_parametrized(part, "lengthscale")
+        and is_trained(part, "lengthscale")
+    ]
+
+
+@torch.no_grad()
+def _lengthen(kernel: nn.Module, factor: float) -> None:
+    """Multiply every learned lengthscale by ``factor``."""
+    for part in _with_lengthscales(kernel):
+        part.lengthscale = factor * part.lengthscale
 
 
 @torch.no_grad()

@@ -1,14 +1,22 @@
+import copy
+
 import pytest
 import torch
 
 from gpx.errors import ConfigError
-from gpx.kernels import RBF, Matern32, Periodic
+from gpx.kernels import RBF, Linear, Matern32, Matern52, Periodic
 from gpx.likelihoods import Bernoulli, Gaussian, GaussianOutputs
 from gpx.means import Constant
 from gpx.models import SVGP, CoregionalGP, ExactGP
 from gpx.objectives import SVGPELBO, ExactMLL
 from gpx.training import ConstantInitialisation, SubsetInitialisation
-from gpx.training.initialisation import lengthen_below_steps, rows_of_outputs, start_factors
+from gpx.training.initialisation import (
+    drawn_rows,
+    lengthen_below_steps,
+    noise_evidence,
+    rows_of_outputs,
+    start_factors,
+)
 
 
 def problem(likelihood):
@@ -19,9 +27,13 @@ def problem(likelihood):
     return model, x, y
 
 
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
 def start(initialisation, model, x, y, seed=0):
     lines = []
-    initialisation(model, x, y, generator=torch.Generator().manual_seed(seed), say=lines.append)
+    initialisation(model, x, y, generator=seeded(seed), say=lines.append)
     return lines
 
 
@@ -88,22 +100,76 @@ def test_a_fit_to_nothing_is_refused():
         SubsetInitialisation(max_evaluations=0)
 
 
-def test_several_starts_leave_where_the_kernel_matrix_is_diagonal():
+@pytest.mark.parametrize(("starts", "fits"), [(1, 2), (4, 3)])
+def test_the_fit_leaves_where_the_kernel_matrix_is_diagonal(starts, fits):
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(150, 40, generator=generator, dtype=torch.float64)
     y = torch.sin(x[:, 0]) + 0.3 * x[:, 1]
-    found = {}
-    for starts in (1, 4):
-        model = ExactGP(
-            kernel=RBF(ard_num_dims=40), mean=Constant(), likelihood=Gaussian(0.1)
-        ).double()
-        said = start(SubsetInitialisation(150, 30, starts), model, x, y)
-        found[starts] = ExactMLL().evidence(model, x, y).value.item()
+    model = ExactGP(kernel=RBF(ard_num_dims=40), mean=Constant(), likelihood=Gaussian(0.1)).double()
+    said = start(SubsetInitialisation(150, 30, starts), model, x, y)
     # exp(-40) between any two points: from there nothing is explained
-    assert found[4] > found[1] + 50.0
-    values = [line for line in said if "3 starts" in line]
+    assert ExactMLL().evidence(model, x, y).value.item() > noise_evidence(model, x, y) + 50.0
+    values = [line for line in said if f"{fits} starts" in line]
     assert len(values) == 1
     assert "best fit is used" in values[0]
+
+
+def fast(rows, inputs, kernel):
+    """Rows of sines of many periods in every input, and a model of unit lengthscales."""
+    draws = torch.Generator().manual_seed(0)
+    x = 3.5 * torch.rand(rows, inputs, generator=draws, dtype=torch.float64)
+    y = torch.sin((18.0 if inputs == 1 else 8.0) * x).prod(1)
+    y = y + 0.05 * torch.randn(rows, generator=draws, dtype=torch.float64)
+    model = ExactGP(kernel=kernel, mean=Constant(), likelihood=Gaussian(0.1)).double()
+    return model, x, (y - y.mean()) / y.std()
+
+
+@pytest.mark.parametrize(
+    ("rows", "inputs", "kernel"),
+    [
+        pytest.param(120, 1, RBF(ard_num_dims=1), id="rbf"),
+        pytest.param(60, 1, Matern52(), id="matern52"),
+        pytest.param(120, 1, 2.0 * RBF(ard_num_dims=1) + Linear(), id="sum"),
+        pytest.param(200, 2, RBF(ard_num_dims=2), id="two inputs"),
+    ],
+)
+def test_functions_faster_than_the_first_lengthscales_are_not_taken_for_noise(rows, inputs, kernel):
+    model, x, y = fast(rows, inputs, kernel)
+    said = start(SubsetInitialisation(), model, x, y)
+    assert model.likelihood.noise_variance.item() < 0.1
+    assert ExactMLL().evidence(model, x, y).value.item() > noise_evidence(model, x, y) + 30.0
+    (line,) = [line for line in said if "another fit" in line]
+    assert "noise alone; another fit, from lengthscales 0.25 times as long" in line
+
+
+def test_what_is_noise_stays_noise():
+    model, x, _ = fast(100, 1, RBF(ard_num_dims=1))
+    twin = copy.deepcopy(model)
+    y = torch.randn(100, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    said = start(SubsetInitialisation(), model, x, y)
+    assert len([line for line in said if "another fit" in line]) == 2
+    assert model.likelihood.noise_variance.item() > 0.8 * y.var().item()
+    first = SubsetInitialisation()._fit([twin], *drawn_rows(x, y, 100, seeded()), None, str)
+    assert not first.explains
+    assert torch.equal(twin.kernel.lengthscale, model.kernel.lengthscale)
+
+
+def test_a_fit_that_explains_is_the_only_one_and_fixed_lengthscales_are_never_changed():
+    model, x, y = problem(Gaussian(1.0))
+    assert not any("another" in line for line in start(SubsetInitialisation(100), model, x, y))
+    model, x, y = fast(60, 1, RBF(ard_num_dims=1))
+    model.kernel.parametrizations.lengthscale.original.requires_grad_(False)
+    assert not any("another" in line for line in start(SubsetInitialisation(), model, x, y))
+    assert model.kernel.lengthscale.item() == 1.0
+
+
+def test_the_evidence_of_noise_is_the_density_of_normal_targets():
+    model, x, y = problem(Gaussian(1.0))
+    model.mean.constant.data.fill_(0.3)
+    found = noise_evidence(model, x, y)
+    deviation = (y - 0.3).square().mean().sqrt()
+    expected = torch.distributions.Normal(0.3, deviation).log_prob(y).sum().item()
+    assert found == pytest.approx(expected, rel=1e-12)
 
 
 def test_a_start_that_wins_is_taken_with_all_that_belongs_to_it():
