@@ -1,4 +1,4 @@
-"""Download UCI benchmark sets in advance: python scripts/download_data.py kin40k pol
+"""Download benchmark sets in advance: python scripts/download_data.py kin40k pol abalone
 
 Runs download their data themselves; this is for machines that will be offline later.
 """
@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from gpx.cache_folder import cache_folder
+from gpx.data.sets.originals import ORIGINAL_SETS, OriginalTable
 from gpx.data.sets.uci import UCI, UCI_SETS, resolve_name
 from gpx.errors import GPXError
 
@@ -36,19 +37,25 @@ def main(arguments: list[str] | None = None) -> int:
             size = f"{known.data.size / 1024:8.0f} KiB" if known.data else "not downloadable"
             aliases = f"  ({', '.join(known.aliases)})" if known.aliases else ""
             print(f"{name:16} {known.n:9,} x {known.d:<4} {size}{aliases}")
+        for name, table in ORIGINAL_SETS.items():
+            size = f"{table.pinned.size / 1024:8.0f} KiB"
+            print(f"{name:16} {table.n:9,} x {len(table.columns) - 1:<4} {size}")
         return 0
     if not chosen.names and not chosen.all:
         parser.error("name at least one data set, or --all; --list shows them")
     failed = 0
     try:
-        names = [resolve_name(name) for name in chosen.names]
+        names = [n if n in ORIGINAL_SETS else resolve_name(n) for n in chosen.names]
     except GPXError as error:
         parser.error(str(error))
     if chosen.all:
-        names += [name for name, known in UCI_SETS.items() if known.data and name not in names]
+        known_sets = [name for name, known in UCI_SETS.items() if known.data] + [*ORIGINAL_SETS]
+        names += [name for name in known_sets if name not in names]
     for name in names:
         try:
-            files = UCI(name, base_url=chosen.url).fetch(chosen.to)
+            original = name in ORIGINAL_SETS
+            source = OriginalTable(name) if original else UCI(name, base_url=chosen.url)
+            files = source.fetch(chosen.to)
         except GPXError as error:
             print(error, file=sys.stderr)
             failed += 1

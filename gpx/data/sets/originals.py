@@ -160,12 +160,25 @@ class OriginalTable(DataSource):
             checksums=checksums([file]),
         )
 
+    def fetch(self, folder: Path) -> list[Path]:
+        """Download the file into ``folder/<name>`` if it is missing.
+
+        Returns:
+            the file.
+
+        Raises:
+            DataError: the file cannot be downloaded or is damaged.
+        """
+        target = folder / self.name
+        return [find([target], *self.known.files) or self._download(target)]
+
     def _file(self) -> Path:
+        folders = candidate_folders(self.root, "uci", self.name)
+        found = find(folders, *self.known.files)
+        return found or self._download(cache_folder() / "uci" / self.name)
+
+    def _download(self, folder: Path) -> Path:
         known = self.known
-        found = find(candidate_folders(self.root, "uci", self.name), *known.files)
-        if found is not None:
-            return found
-        folder = cache_folder() / "uci" / self.name
         target = folder / known.files[0]
         logger.info("data set %s is not on this machine, downloading", self.name)
         try:

@@ -98,6 +98,7 @@ def test_downloads_what_is_missing(
     assert table.checksums == {"abalone.data": pinned.sha256}
     monkeypatch.setitem(ORIGINAL_SETS, "abalone", known._replace(url=f"{mirror.url}/none"))
     OriginalTable("abalone").table()
+    assert OriginalTable("abalone").fetch(cache / "uci") == [Path(table.origin)]
     (cache / "uci" / "abalone" / "abalone.data").unlink()
     with pytest.raises(DataError, match="could not be downloaded") as caught:
         OriginalTable("abalone").table()
