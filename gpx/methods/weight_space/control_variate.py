@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -71,6 +71,7 @@ class ControlVariate(StepCount, DataSized):
     """
 
     data_sized = ("support", "projection", "hyperparameters", "moments")
+    derived = ("_frozen",)  # from the hyperparameters
     support: Tensor | None
     projection: Tensor | None
     hyperparameters: Tensor | None
@@ -89,7 +90,7 @@ class ControlVariate(StepCount, DataSized):
         self.drift_interval = drift_interval
         for name in self.data_sized:
             self.register_buffer(name, None)
-        self._basis: list[Basis] = []  # in a list: not a submodule, rebuilt from hyperparameters
+        self._frozen: Basis | None = None
         self.pending: _Moving | None = None
 
     # -- state ------------------------------------------------------------------------------------
@@ -116,15 +117,15 @@ class ControlVariate(StepCount, DataSized):
         self.support = x[some_rows(x, self.rows, generator)]
         self.hyperparameters = flat_parameters(basis.parameters())
         self.moments = torch.zeros(5, dtype=torch.float64, device=x.device)
-        self._basis = []
+        self._frozen = None
         self.projection = self.exact_projection(self.frozen_basis(basis), family, anchor)
 
     def frozen_basis(self, basis: Basis) -> Basis:
         """Copy of ``basis`` at the hyperparameters of ``start``."""
-        if not self._basis:
+        if self._frozen is None:
             assert self.hyperparameters is not None
-            self._basis.append(frozen_basis(basis, self.hyperparameters))
-        return self._basis[0]
+            self._frozen = frozen_basis(basis, self.hyperparameters)
+        return self._frozen
 
     @torch.no_grad()
     def exact_projection(self, basis: Basis, family: MeanFieldWeights, anchor: Tensor) -> Tensor:
@@ -137,10 +138,6 @@ class ControlVariate(StepCount, DataSized):
             rows[:, 0] -= anchor_rows(anchor, blocks).reshape(-1)
             total += basis.block_features(self.support, blocks) @ rows
         return total.to(self.support.dtype)
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        super()._load_from_state_dict(state_dict, prefix, *rest)
-        self._basis = []
 
     # -- one step ---------------------------------------------------------------------------------
 
@@ -171,8 +168,8 @@ class ControlVariate(StepCount, DataSized):
             )
         if selected is None:
             selected = basis.selected(pair, self.support)
-        length = pair.shape[0] // 2
-        at_left, at_right = selected.of(self.frozen_basis(basis)).split((length, length))
+        length, frozen = pair.shape[0] // 2, self.frozen_basis(basis)
+        at_left, at_right = selected.of(frozen).split((length, length))
         on_left, on_right = factors.chunk(2)
         kept: list[Tensor] = []
         right = at_right.products(self.support, on_right, kept)
@@ -189,7 +186,7 @@ class ControlVariate(StepCount, DataSized):
         elif self.coefficient != 1.0:
             correction = float(self.coefficient) * correction
         if torch.is_grad_enabled():
-            self._remember(family, pair, [(at_left, kept[1]), (at_right, kept[0])])
+            self._remember(frozen, family, pair, [(at_left, kept[1]), (at_right, kept[0])])
         return correction
 
     @property
@@ -218,7 +215,11 @@ class ControlVariate(StepCount, DataSized):
         return best.clamp(0.0, 1.0).to(target.dtype)
 
     def _remember(
-        self, family: MeanFieldWeights, pair: Tensor, kept: list[tuple[SelectedBlocks, Tensor]]
+        self,
+        frozen: Basis,
+        family: MeanFieldWeights,
+        pair: Tensor,
+        kept: list[tuple[SelectedBlocks, Tensor]],
     ) -> None:
         """Store for ``after_step`` the blocks that may change, their features and old values."""
         with torch.no_grad():
@@ -226,8 +227,8 @@ class ControlVariate(StepCount, DataSized):
             head = torch.arange(math.ceil(family.num_dense / width), device=pair.device)
             if head.shape[0]:  # the diagonal of the dense columns changes at every step
                 assert self.support is not None
-                first = SelectedBlocks(self._basis[0], head)
-                kept.append((first, self._basis[0].block_features(self.support, head)))
+                first = SelectedBlocks(frozen, head)
+                kept.append((first, frozen.block_features(self.support, head)))
             moved = torch.cat((pair, head))
             once = 1.0 / multiplicity(moved).to(family.mean.dtype)
             old = factor_rows(family, moved)

@@ -57,6 +57,7 @@ class SiteSnapshot(DataSized):
     """
 
     data_sized = ("weights", "scales", "hyperparameters", "fitted", "alpha", "prior", "value")
+    derived = ("_frozen",)  # from the hyperparameters
     weights: Tensor
     scales: Tensor
     hyperparameters: Tensor
@@ -70,7 +71,7 @@ class SiteSnapshot(DataSized):
         for name in self.data_sized:
             self.register_buffer(name, torch.zeros(0))
         self.moved: bool | None = False
-        self._basis: list[Basis] = []  # in a list: not a submodule, rebuilt from hyperparameters
+        self._frozen: Basis | None = None
 
     @property
     def taken(self) -> bool:
@@ -79,7 +80,7 @@ class SiteSnapshot(DataSized):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         super()._load_from_state_dict(state_dict, prefix, *rest)
-        self._basis, self.moved = [], None
+        self.moved = None
 
     @torch.no_grad()
     def take(self, model: SitesOnBasis, x: Tensor, y: Tensor, alpha: Tensor | None) -> Evidence:
@@ -100,7 +101,7 @@ class SiteSnapshot(DataSized):
         precision = model.basis.precision_diagonal().to(self.weights)
         self.prior = precision @ self.weights.reshape(-1).square()
         self.value = evidence.value.detach().clone()
-        self.moved, self._basis = False, []
+        self.moved, self._frozen = False, None
         return evidence
 
     @torch.no_grad()
@@ -180,9 +181,9 @@ class SiteSnapshot(DataSized):
             self.moved = not torch.equal(now, self.hyperparameters.to(now))
         if not self.moved:
             return model.basis
-        if not self._basis:
-            self._basis.append(frozen_basis(model.basis, self.hyperparameters))
-        return self._basis[0]
+        if self._frozen is None:
+            self._frozen = frozen_basis(model.basis, self.hyperparameters)
+        return self._frozen
 
     @torch.no_grad()
     def prior_correction(self, model: SitesOnBasis, blocks: Tensor, ratio: float) -> Tensor:

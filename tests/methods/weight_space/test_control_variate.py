@@ -152,6 +152,15 @@ def test_projection_is_tracked_with_an_anchor_and_checked_on_time():
     assert objective.control.projection.norm() > 0.1
 
 
+def test_the_frozen_basis_follows_the_precision():
+    model, x, y = problem(12)
+    control = start(model, x, y, support_rows=7).control
+    kept = control.frozen_basis(model.basis)
+    assert control.frozen_basis(model.basis) is kept
+    model.float(), control.float()
+    assert {p.dtype for p in control.frozen_basis(model.basis).parameters()} == {torch.float32}
+
+
 def test_adam_misuse_is_detected():
     model, x, y = problem(80)
     objective = start(model, x, y, columns=16, support_rows=20, drift_interval=20)
