@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -97,6 +97,14 @@ class Likelihood(Constructed, ABC):
     num_classes: int = 0
     log_concave: ClassVar[bool]
     task: ClassVar[Task]
+
+    def forward(self, *_: Any, **__: Any) -> Any:
+        """Raises NotAvailable: a likelihood is asked by name."""
+        raise NotAvailable(
+            f"{class_name(self)} is not called: new observations have the law "
+            "posterior.predictive(x, likelihood), which is likelihood.predictive(mean, variance) "
+            "for most posteriors; log p(y | f) is likelihood.log_prob(y, f)"
+        )
 
     @abstractmethod
     def log_prob(self, y: Tensor, f: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gpx.bases.base import Basis
 from gpx.data_sized import DataSized
-from gpx.errors import ConfigError, DataError, class_name
+from gpx.errors import ConfigError, DataError, NotAvailable, class_name
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
@@ -327,6 +327,14 @@ class Model(DataSized, ABC):
             watch: reports such steps, and restores those of a resumed run. The default ignores it.
         """
         self.initialise(x, y, generator=generator)
+
+    def forward(self, *_: Any, **__: Any) -> Any:
+        """Raises NotAvailable: a model is conditioned, not called."""
+        raise NotAvailable(
+            f"{class_name(self)} is not called: its evidence is objective.evidence(model, x, y), "
+            "its posterior model.condition(x, y), which has predict(x_new) of the function and "
+            "predictive(x_new, model.likelihood) of new observations"
+        )
 
     @abstractmethod
     def condition(self, x: Tensor, y: Tensor) -> Posterior:

@@ -19,6 +19,7 @@ from gpx.linalg.report import CholeskyReport, SolveReport
 from gpx.linalg.trace import FixedProbes
 from gpx.methods.base.batch import Batch
 from gpx.methods.base.model import Model, check_known_rows, check_parts, check_placed
+from gpx.methods.base.required_likelihood import OTHER_MODELS
 from gpx.priors import Priors
 from gpx.sampling.batches import batch_order, scattered_batches
 from gpx.tensor_checks import check_inputs, check_targets, guard
@@ -211,7 +212,7 @@ class Objective(DataSized, Generic[ModelT], ABC):
             found = class_name(likelihood)
             raise ConfigError(
                 f"objective {type(self).__name__} needs the {wanted} likelihood, got {found}; "
-                "choose another likelihood=, or model=SVGP(), which takes any"
+                f"choose another likelihood=, {OTHER_MODELS}"
             )
 
     def prepare(

@@ -42,6 +42,11 @@ class Marginals(NamedTuple):
     mean: Tensor
     variance: Tensor
 
+    @property
+    def stddev(self) -> Tensor:
+        """Standard deviations; zero where rounding made a variance negative."""
+        return self.variance.clamp_min(0.0).sqrt()
+
 
 class Posterior(DataSized, ABC):
     """Posterior process: immutable, self-contained, serialisable through ``state_dict``.
@@ -94,6 +99,14 @@ class Posterior(DataSized, ABC):
             ShapeError, DTypeError: not a matrix, or in another precision or on another device than
                 the posterior (checked for every subclass).
         """
+
+    def forward(self, *_: Any, **__: Any) -> Any:
+        """Raises NotAvailable: a posterior is asked by name."""
+        raise NotAvailable(
+            f"{class_name(self)} is not called: take predict(x) for mean and variance of the "
+            "function, predictive(x, likelihood) for new observations, joint_covariance(x) or "
+            "sample_paths(number, generator=...)"
+        )
 
     def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:
         """Distribution of y at x (n, d), batch shape (n,); differentiable as ``predict``.

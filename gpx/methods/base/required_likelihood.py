@@ -6,6 +6,12 @@ from gpx.errors import ConfigError, class_name
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
 
+OTHER_MODELS = (
+    "model=LaplaceGP() for classes and counts of some thousand rows, or model=SVGP(), which takes "
+    "any"
+)
+"""Models for likelihoods that are not Gaussian, as the end of an error message."""
+
 
 def require_gaussian(likelihood: Likelihood, reason: str) -> Gaussian:
     """Return ``likelihood`` if it is Gaussian, else raise ConfigError.
@@ -16,7 +22,7 @@ def require_gaussian(likelihood: Likelihood, reason: str) -> Gaussian:
     if not isinstance(likelihood, Gaussian):
         raise ConfigError(
             f"{reason} and needs the Gaussian likelihood, got {class_name(likelihood)}; choose "
-            "another likelihood=, or model=SVGP(), which takes any"
+            f"another likelihood=, {OTHER_MODELS}"
         )
     return likelihood
 

@@ -25,8 +25,9 @@ class DKL(FeatureModel):
     """Sparse variational GP on the features of a network, both trained together.
 
     f = GP(c(x)) with q(u) over inducing points in the space of the features c; the p latent
-    functions of a likelihood share kernel and points. With a convolutional backbone it is GPDNN.
-    With ``keep`` below 1 the network has Monte Carlo dropout.
+    functions of a likelihood share kernel and points. With a convolutional backbone it is GPDNN,
+    and the backbone may be a network of your own: ``backbone=nn.Sequential(...)``. With ``keep``
+    below 1 the network has Monte Carlo dropout.
 
     Args:
         kernel, mean: of the features; a stationary kernel is resized to their number.

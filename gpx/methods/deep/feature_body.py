@@ -9,14 +9,15 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, class_name
 from gpx.methods.deep.backbones import Backbone, convolutional_features, shape_of_images
 from gpx.methods.deep.draws import draws_of
 from gpx.methods.deep.weights import DroppedWeights
 from gpx.tensor_checks import check_at_least, check_widths
 
-FeatureNetwork = Literal["identity", "dense"] | Backbone
-"""The inputs themselves; a dense network; the convolutional ones of ``gpx.methods.deep``."""
+FeatureNetwork = Literal["identity", "dense"] | Backbone | nn.Module
+"""The inputs themselves; a dense network; the convolutional ones of ``gpx.methods.deep``; a module
+of your own that maps inputs (n, d) to features (n, h)."""
 
 CHUNK = 1024
 """Rows whose features are computed at once outside of training."""
@@ -105,11 +106,13 @@ def feature_body(
     keep: float = 1.0,
     narrow: bool = False,
 ) -> FeatureBody:
-    """Make a feature body by its name.
+    """Make a feature body by its name, or of a network of your own.
 
     Args:
-        name: ``identity``; ``dense``: rectified linear units and a linear output layer; or a
-            convolutional network without its dense layers.
+        name: ``identity``; ``dense``: rectified linear units and a linear output layer; a
+            convolutional network without its dense layers; or a module, which is used as it is,
+            trained with the rest and, like all networks, in ``eval()`` mode in predictions. Of
+            the options below it takes only ``narrow``, which does not add a layer then.
         num_inputs: d.
         hidden, num_features: units of the hidden layers and number of outputs of ``dense``.
         image_shape, blocks: of convolutional networks.
@@ -119,11 +122,19 @@ def feature_body(
             to convolutional networks, and does not divide by the root of the number of features.
 
     Raises:
-        ConfigError: no such network, or sizes below one.
+        ConfigError: no such network, sizes below one, or a module that does not map (n, d) to
+            (n, h) or is combined with ``keep``.
     """
+    if isinstance(name, nn.Module):
+        if keep < 1.0:
+            raise ConfigError(
+                f"keep={keep}: masks of weights are of backbone='dense' and others "
+                "that are named; a network of your own has the layers that you give it"
+            )
+        return FeatureBody(name, _num_features(name, num_inputs), by_number=not narrow)
     names = ("identity", "dense", *get_args(Backbone))
     if name not in names:
-        raise ConfigError(f"backbone={name}: expected one of {', '.join(names)}")
+        raise ConfigError(f"backbone={name}: expected one of {', '.join(names)}, or a torch module")
     if name == "identity":
         return FeatureBody(None, num_inputs)
     if name != "dense":
@@ -151,3 +162,27 @@ def feature_body(
             )
         )
     return FeatureBody(nn.Sequential(*layers), num_features, by_number=not narrow)
+
+
+@torch.no_grad()
+def _num_features(network: nn.Module, num_inputs: int) -> int:
+    """h of a network that maps (n, d) to (n, h), found on two rows of zeros."""
+    own = next(network.parameters(), None)
+    rows = torch.zeros(2, num_inputs) if own is None else own.new_zeros(2, num_inputs)
+    modes = [(part, part.training) for part in network.modules()]
+    try:
+        found = network.eval()(rows)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"backbone={class_name(network)}: does not take inputs (n, {num_inputs}): {error}"
+        ) from error
+    finally:
+        for part, training in modes:
+            part.training = training
+    if not isinstance(found, Tensor) or found.ndim != 2 or len(found) != 2:
+        shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise ConfigError(
+            f"backbone={class_name(network)}: makes {shape} of inputs (2, {num_inputs}), expected "
+            "(2, h) for h features; end an image network with nn.Flatten()"
+        )
+    return found.shape[1]

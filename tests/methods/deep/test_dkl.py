@@ -86,6 +86,49 @@ def test_on_frozen_features_it_is_svgp_on_them():
     torch.testing.assert_close(features.std(0, correction=0), torch.full((3,), 3.0**-0.5))
 
 
+def own_network():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(2, 6), torch.nn.Tanh(), torch.nn.Linear(6, 3))
+
+
+def test_a_network_of_ones_own_is_trained_and_used_as_it_is():
+    x, y = data()
+    model = DKL(**parts(), backbone=own_network(), pretrain_steps=5)
+    before = model.body.network[0].weight.clone()
+    model.initialise(x, y, generator=draws(3))
+    assert not torch.equal(before, model.body.network[0].weight)
+    raw = model.body.network(x).detach()
+    want = (raw - raw.mean(0)) / raw.std(0, correction=0) / 3.0**0.5
+    torch.testing.assert_close(model.body(x).detach(), want)
+    evidence = SampledELBO(NUM, expected=True).evidence(model, x, y)
+    evidence.value.backward()
+    assert float(model.body.network[0].weight.grad.abs().max()) > 0.0
+    posterior = model.condition(x, y)
+    again = model.new_posterior()
+    again.load_state_dict(posterior.state_dict())
+    torch.testing.assert_close(again.predict(x[:3]).mean, posterior.predict(x[:3]).mean)
+
+
+def test_finding_the_features_of_a_network_leaves_its_modes_and_statistics_alone():
+    network = torch.nn.Sequential(
+        torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3), torch.nn.Dropout(0.5).eval()
+    )
+    DKL(**parts(), backbone=network)
+    assert [part.training for part in network] == [True, True, False]
+    assert int(network[1].num_batches_tracked) == 0
+
+
+def test_networks_that_do_not_fit_the_inputs_are_refused():
+    with pytest.raises(ConfigError, match=r"backbone=Linear: does not take inputs \(n, 2\)"):
+        DKL(**parts(), backbone=torch.nn.Linear(5, 2))
+    with pytest.raises(
+        ConfigError, match=r"makes \(2, 1, 2\) of inputs \(2, 2\), expected \(2, h\)"
+    ):
+        DKL(**parts(), backbone=torch.nn.Unflatten(1, (1, 2)))
+    with pytest.raises(ConfigError, match=r"keep=0.5: .* a network of your own"):
+        DKL(**parts(), backbone=own_network(), keep=0.5)
+
+
 def test_the_sampled_bound_is_that_of_svgp_on_average():
     """2,000 draws within 4.5 standard errors: false alarm 1e-5. SVGP itself can be sampled."""
     x, y = data()
