@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
+from operator import methodcaller
 from typing import cast
 
 import torch
@@ -63,26 +64,33 @@ class AxisKernels:
     def matrix(self, axis: int, rows: Tensor, columns: Tensor) -> Tensor:
         """k_l (r, c) between embedded points (r, d) and (c, d) of one axis, without the scale.
 
-        Evaluated in float64 whatever the dtype of the points: squared distances from a matrix
-        product lose digits on axes of many lengthscales, and a factor that is off by 1e-2 in
-        float32 may have lost its positive eigenvalues. Memory: a few r c doubles.
+        Memory: a few r c doubles.
         """
-        same = rows is columns
-        rows_in_double = rows.double()
-        columns_in_double = rows_in_double if same else columns.double()
+        first = rows.double()
+        second = first if rows is columns else columns.double()
+        shape = (len(rows), len(columns))
+        return self._along(axis, methodcaller("evaluate", first, second), rows, shape)
+
+    def _along(
+        self, axis: int, values: Callable[[Kernel], Tensor], like: Tensor, shape: Sequence[int]
+    ) -> Tensor:
+        """Product of ``values`` of the kernels of an axis, without the scale; ones if it has none.
+
+        Evaluated in float64 whatever the dtype of the model: squared distances from a matrix
+        product lose digits on axes of many lengthscales, and a factor that is off by 1e-2 in
+        float32 may have lost its positive eigenvalues.
+        """
+        parts = self.parts[axis]
+        if not parts:
+            return like.new_ones(shape)
 
         def value(kernel: Kernel, whole: bool) -> Tensor:
-            here = kernel.evaluate(rows_in_double, columns_in_double)
+            here = values(kernel)
             return here if whole else here / cast(Stationary, kernel).outputscale
 
-        found: Tensor | None = None
-        for kernel, whole in self.parts[axis]:
-            here = in_double(kernel, value, whole)
-            found = here if found is None else found * here
-        if found is None:
-            return columns.new_ones(rows.shape[0], columns.shape[0])
-        dtypes = [p.dtype for kernel, _ in self.parts[axis] for p in kernel.parameters()]
-        return found.to(reduce(torch.promote_types, dtypes, rows.dtype))
+        found = reduce(torch.mul, (in_double(kernel, value, whole) for kernel, whole in parts))
+        dtypes = [p.dtype for kernel, _ in parts for p in kernel.parameters()]
+        return found.to(reduce(torch.promote_types, dtypes, like.dtype))
 
     def set_lengthscale(self, axis: int, column: int, value: float) -> None:
         """Set the lengthscale of the stationary kernels along an axis of one input column.
@@ -115,14 +123,10 @@ class AxisKernels:
 
     def covariance_at_lags(self, grid: CartesianGrid, axis: int, lags: Tensor) -> Tensor:
         """k_l at distances (k,) along a stationary axis of one column, without the scale."""
-        ends = grid.embedded(axis, lags.unsqueeze(1))
+        ends = grid.embedded(axis, lags.unsqueeze(1)).double()
         start = torch.zeros_like(ends)
-        found = lags.new_ones(lags.shape[0])
         # by pairs: squared distances in a matrix lose digits on long axes
-        for kernel, whole in self.parts[axis]:
-            value = kernel.pairs(start, ends)
-            found = found * (value if whole else value / cast(Stationary, kernel).outputscale)
-        return found
+        return self._along(axis, methodcaller("pairs", start, ends), lags, lags.shape)
 
     def stationary(self, axis: int) -> bool:
         """Whether the covariance along an axis depends on the distance only."""
@@ -131,13 +135,9 @@ class AxisKernels:
     def diagonals(self, grid: CartesianGrid, points: Sequence[Tensor]) -> list[Tensor]:
         """Per axis k_l(p, p) (q_l,); the first includes the scale."""
         found = []
-        for axis, kernels in enumerate(self.parts):
-            rows = grid.embedded(axis, points[axis])
-            value = rows.new_ones(rows.shape[0])
-            for kernel, whole in kernels:
-                here = kernel.diagonal(rows)
-                value = value * (here if whole else here / cast(Stationary, kernel).outputscale)
-            found.append(value)
+        for axis, place in enumerate(points):
+            rows = grid.embedded(axis, place).double()
+            found.append(self._along(axis, methodcaller("diagonal", rows), place, (len(rows),)))
         found[0] = found[0] * self.scale(found[0])
         return found
 

@@ -1,5 +1,7 @@
 """Rows to grid and back; kernels taken apart; every refusal in one sentence."""
 
+import copy
+
 import grid_problems
 import pytest
 import torch
@@ -110,6 +112,19 @@ def test_buffers_of_kernels_are_taken_in_float64_too():
     found = axes.matrix(0, x, x)
     assert found.dtype == kernel.direction.dtype == torch.float32
     torch.testing.assert_close(found, kernel.evaluate(x))
+
+
+def test_covariances_along_an_axis_in_float32_are_those_in_float64_rounded():
+    kernel, points = RBF(2, 0.75, 1.25), torch.linspace(0.0, 30.0, 61)
+    kernel.lengthscale = [0.5, 2.0]
+    found = []
+    for kind in (kernel, copy.deepcopy(kernel).double()):
+        lags = points.to(kind.lengthscale)
+        grid = find_grid(torch.cartesian_prod(lags, lags[:3])).grid
+        with torch.no_grad():
+            found.append(split_kernel(kind, grid.groups).covariance_at_lags(grid, 0, lags))
+    assert found[0].dtype == torch.float32
+    torch.testing.assert_close(found[0].double(), found[1], rtol=1e-7, atol=1e-37)
 
 
 @pytest.mark.parametrize("kind", [Cauchy, Rotated])
