@@ -162,9 +162,13 @@ class Woodbury(Preconditioner):
     def quadratic_form(self, vectors: Tensor) -> Tensor:
         """As in ``Preconditioner``, at the cost of half a solve."""
         self._check(vectors)
-        scaled = columns_times(self._inverse_root, vectors)
-        explained = _on_small(self.capacitance.half_solve, self._project(scaled))
-        return _squared(scaled) - _squared(explained)
+        if self._diagonal.ndim == 0:  # scales what is small
+            whole = _squared(vectors) / self._diagonal
+            low = self._project(vectors) * self._inverse_root
+        else:
+            scaled = columns_times(self._inverse_root, vectors)
+            whole, low = _squared(scaled), self._project(scaled)
+        return whole - _squared(_on_small(self.capacitance.half_solve, low))
 
     def logdet(self) -> Tensor:
         """log det Q."""
@@ -302,27 +306,13 @@ class ProductsPlusNoise(Woodbury):
             return first * root
         return torch.addcmul(self._factor_transpose(second), first, root)
 
-    def solve(self, vectors: Tensor) -> Tensor:
-        """Q^{-1} times vectors: as in ``Woodbury``, with fewer passes over them."""
-        self._check(vectors)
-        low = _on_small(self.capacitance.solve, _on_block(self._factor, vectors))
-        carried = _on_block(self._factor_transpose, low / self._diagonal)
-        return torch.sub(vectors, carried, out=carried).div_(self._diagonal)
-
-    def quadratic_form(self, vectors: Tensor) -> Tensor:
-        """As in ``Preconditioner``: as in ``Woodbury``, with a pass less over them."""
-        self._check(vectors)
-        low = _on_block(self._factor, vectors) / self._diagonal
-        explained = _on_small(self.capacitance.half_solve, low)
-        return _squared(vectors) / self._diagonal - _squared(explained)
-
     def _project(self, vectors: Tensor) -> Tensor:
         """A times vectors: (m,) or (m, c)."""
         return _on_block(self._factor, vectors) * self._inverse_root
 
     def _expand(self, low: Tensor) -> Tensor:
         """A^T times low: (n,) or (n, c)."""
-        return _on_block(self._factor_transpose, low) * self._inverse_root
+        return _on_block(self._factor_transpose, low * self._inverse_root)
 
 
 def _on_block(function: Callable[[Tensor], Tensor], vectors: Tensor) -> Tensor:
