@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError
-from gpx.linalg import SolveReport, cholesky, probe_vectors, with_gradient
+from gpx.linalg import SolveReport, probe_vectors, with_gradient
 from gpx.linalg.trace import mean_and_error
 from gpx.methods.base.objective import Evidence, Facts
 from gpx.methods.grid.axes import GriddedRows
@@ -23,7 +23,13 @@ from gpx.methods.grid.logdet import (
     spectrum_is_representative,
 )
 from gpx.methods.grid.mll import GridModel, GridObjective, grid_facts
-from gpx.methods.grid.system import DENSE_POINTS, FactorGradient, GridSystem, blocks
+from gpx.methods.grid.system import (
+    DENSE_POINTS,
+    FactorGradient,
+    GridSystem,
+    blocks,
+    observed_factor,
+)
 
 TraceName = Literal["auto", "nystrom", "dense", "hutchinson"]
 
@@ -69,10 +75,7 @@ def inverse_trace(
     if route == "dense":
 
         def trace(matrix: Tensor) -> tuple[Tensor, Tensor]:
-            lower, _ = cholesky(
-                matrix, name="the covariance of the observed cells plus noise", ladder=(0.0,)
-            )
-            inverse = torch.cholesky_inverse(lower)
+            inverse = torch.cholesky_inverse(observed_factor(matrix))
             return inverse.diagonal().double().sum(), -inverse @ inverse
 
         return InverseTrace(*dense_function(system, trace), zero)

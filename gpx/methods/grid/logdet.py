@@ -13,7 +13,6 @@ from gpx.linalg import (
     CGResult,
     SolveReport,
     allowed_memory,
-    cholesky,
     kronecker_vector,
     probe_vectors,
     quadrature_of_solve,
@@ -28,8 +27,9 @@ from gpx.methods.grid.system import (
     blocks,
     dense_is_cheap,
     factorises_observed,
-    missing_matrix,
+    gap_columns,
     observed_covariance,
+    observed_factor,
 )
 from gpx.operators.circulant import FourierVectors
 
@@ -222,9 +222,7 @@ def _whole_logdet(system: GridSystem) -> tuple[Tensor, FactorGradient]:
 
 def _dense_observed(system: GridSystem) -> tuple[Tensor, FactorGradient]:
     def weights(matrix: Tensor) -> tuple[Tensor, Tensor]:
-        lower, _ = cholesky(
-            matrix, name="the covariance of the observed cells plus noise", ladder=(0.0,)
-        )
+        lower = observed_factor(matrix)
         return 2.0 * lower.diagonal().log().sum(), torch.cholesky_inverse(lower)
 
     return dense_function(system, weights)
@@ -253,11 +251,8 @@ def _dense_gaps(system: GridSystem) -> tuple[Tensor, FactorGradient]:
     like = system.noise
     system = system.double()  # rounding in float32 swamps the small eigenvalues of F
     value, gradient = _whole_logdet(system)
-    lower, _ = cholesky(missing_matrix(system), name="C at the gaps", ladder=(0.0,))
-    eye = torch.eye(lower.shape[0], dtype=lower.dtype, device=lower.device)
-    root = torch.linalg.solve_triangular(lower.mT, eye, upper=True)
-    for block in blocks(lower.shape[0], system.size):
-        columns = system.inverse(system.rows.gaps, None, root[:, block])
+    lower, parts = gap_columns(system)
+    for columns in parts:
         gradient = gradient + -1.0 * system.bilinear_gradient(columns, columns)
     return value + 2.0 * lower.diagonal().log().sum(), gradient.to(like)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gpx.errors import NotPositiveDefinite
-from gpx.linalg import kronecker_vector, split_index
+from gpx.linalg import cholesky, kronecker_vector, split_index
 from gpx.linalg.kronecker_workspace import KroneckerWorkspace
 from gpx.linalg.preconditioners import Preconditioner
 from gpx.methods.grid.axes import GriddedRows
@@ -276,13 +276,23 @@ def _entries_between(factor: Tensor, index: Tensor) -> Tensor:
     return factor[(index.unsqueeze(1) - index).remainder_(factor.shape[0])]
 
 
-def missing_matrix(system: GridSystem) -> Tensor:
-    """F = C[Z, Z] (L, L). Cost: 2 L Kronecker products, L^2 numbers."""
-    count, like = system.num_gaps, system.spectrum.shifted
-    eye = torch.eye(count, dtype=like.dtype, device=like.device)
-    columns = [system.missing(eye[:, block]) for block in blocks(count, system.size)]
-    whole = torch.cat(columns, 1)
-    return 0.5 * (whole + whole.mT)
+def observed_factor(matrix: Tensor) -> Tensor:
+    """Lower Cholesky factor of K_XX + sigma^2 I (N, N)."""
+    name = "the covariance of the observed cells plus noise"
+    return cholesky(matrix, name=name, ladder=(0.0,))[0]
+
+
+def gap_columns(system: GridSystem) -> tuple[Tensor, Iterator[Tensor]]:
+    """Lower factor (L, L) of F = C[Z, Z], and C[:, Z] R (M, c) by columns of R, R R^T = F^{-1}.
+
+    Cost: 4 L Kronecker products, L^2 numbers.
+    """
+    like, columns = system.spectrum.shifted, blocks(system.num_gaps, system.size)
+    eye = torch.eye(system.num_gaps, dtype=like.dtype, device=like.device)
+    whole = torch.cat([system.missing(eye[:, block]) for block in columns], 1)
+    lower, _ = cholesky(0.5 * (whole + whole.mT), name="C at the gaps", ladder=(0.0,))
+    root = torch.linalg.solve_triangular(lower.mT, eye, upper=True)
+    return lower, (system.inverse(system.rows.gaps, None, root[:, block]) for block in columns)
 
 
 def blocks(count: int, size: int) -> list[slice]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError
-from gpx.linalg import UnconvergedWarning, allowed_memory, cholesky
+from gpx.linalg import UnconvergedWarning, allowed_memory
 from gpx.methods.grid.axes import GriddedRows
 from gpx.methods.grid.gap_preconditioners import ignore_preconditioner
 from gpx.methods.grid.gaps import Bracket, GapOptions, solve_gaps
@@ -20,8 +20,9 @@ from gpx.methods.grid.system import (
     blocks,
     dense_is_cheap,
     factorises_observed,
-    missing_matrix,
+    gap_columns,
     observed_covariance,
+    observed_factor,
 )
 
 VarianceName = Literal["auto", "dense", "fill", "ignore", "sampled", "rank_reduced"]
@@ -212,15 +213,9 @@ class DenseVariance:
         if self.observed:
             matrix = observed_covariance(system.factors, system.rows)
             matrix.diagonal().add_(system.noise)
-            name = "the covariance of the observed cells plus noise"
-            self.factor, _ = cholesky(matrix, name=name, ladder=(0.0,))
-            return
-        lower, _ = cholesky(missing_matrix(system), name="C at the gaps", ladder=(0.0,))
-        eye = torch.eye(lower.shape[0], dtype=lower.dtype, device=lower.device)
-        root = torch.linalg.solve_triangular(lower.mT, eye, upper=True)
-        gaps = system.rows.gaps
-        parts = [system.inverse(gaps, None, root[:, b]) for b in blocks(len(gaps), system.size)]
-        self.factor = torch.cat(parts, 1)
+            self.factor = observed_factor(matrix)
+        else:
+            self.factor = torch.cat(list(gap_columns(system)[1]), 1)
 
     def variance(self, system: GridSystem, points: GridPoints) -> Tensor:
         """Variance (t,) at points."""
