@@ -90,22 +90,24 @@ def allowed_memory(budget: int | str | None, device: torch.device) -> tuple[int 
 
 
 def require_memory(
-    needed: int, device: torch.device, what: str, instead: str | Callable[[int], str]
+    needed: int,
+    device: torch.device,
+    what: str,
+    instead: str | Callable[[int], str],
+    budget: int | str | None = None,
 ) -> None:
-    """Raise ConfigError where an array that cannot be processed in parts does not fit free memory.
+    """Raise ConfigError where an array that cannot be processed in parts does not fit into memory.
 
     Args:
         needed: bytes.
         what: subject of the message: "sums of 5000 x 5000 numbers".
-        instead: advice that ends the message, or a function of the free bytes that gives it.
+        instead: advice that ends the message, or a function of the allowed bytes that gives it.
+        budget: as for ``allowed_memory``.
     """
-    free = available_memory(device)
-    if free is not None and needed > free:
-        advice = instead if isinstance(instead, str) else instead(free)
-        raise ConfigError(
-            f"{what} needs about {needed / 2**30:.1f} GiB and {free / 2**30:.1f} GiB are free on "
-            f"{device}; {advice}"
-        )
+    allowed, limit = allowed_memory(budget, device)
+    if allowed is not None and needed > allowed:
+        advice = instead if isinstance(instead, str) else instead(allowed)
+        raise ConfigError(f"{what} needs about {needed / 2**30:,.1f} GiB and {limit}; {advice}")
 
 
 def available_memory(device: torch.device) -> int | None:

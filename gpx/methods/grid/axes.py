@@ -199,7 +199,7 @@ def find_grid(
         index.append(inverse)
         inner.append(0 if closed is None else closed.inner)
     grid = CartesianGrid(tuple(points), groups, tuple(inner) if any(inner) else ())
-    require_memory(grid, x, memory_budget)
+    _require_memory(grid, x, memory_budget)
     cells = flatten_index(index, grid.shape)
     gaps = unobserved_cells(cells, grid.size)
     if grid.size - gaps.shape[0] != x.shape[0]:
@@ -231,7 +231,7 @@ def widen_circles(rows: GriddedRows, memory_budget: int | str | None = None) -> 
         axes[axis] = circle.points.unsqueeze(1)
         index[axis] = circle.place[index[axis] - first]
     wide = CartesianGrid(tuple(axes), grid.groups, grid.inner)
-    require_memory(wide, rows.grid.axes[0], memory_budget)
+    _require_memory(wide, rows.grid.axes[0], memory_budget)
     cells = flatten_index(index, wide.shape)
     return GriddedRows(wide, cells, unobserved_cells(cells, wide.size))
 
@@ -243,7 +243,7 @@ def unobserved_cells(cells: Tensor, size: int) -> Tensor:
     return (~observed).nonzero().squeeze(1)
 
 
-def require_memory(
+def _require_memory(
     grid: CartesianGrid, like: Tensor, memory_budget: int | str | None = None
 ) -> None:
     """Raise ConfigError if vectors over the grid or matrices of an axis exceed memory."""

@@ -8,14 +8,13 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError
 from gpx.linalg import (
     CGResult,
     SolveReport,
-    allowed_memory,
     kronecker_vector,
     probe_vectors,
     quadrature_of_solve,
+    require_memory,
 )
 from gpx.linalg.trace import mean_and_error
 from gpx.methods.grid.axes import GRID_VECTORS, GriddedRows
@@ -139,14 +138,13 @@ def require_dense(
     To be called once, before the first evaluation, as memory cached later does not count as free.
     """
     copies = axes + 4  # covariances of the axes between the cells, and four more
-    needed = copies * count**2 * 8  # in float64 whatever the dtype
-    allowed, limit = allowed_memory(memory_budget, like.device)
-    if allowed is not None and needed > allowed:
-        raise ConfigError(
-            f"{option}=dense factorises {count:,} x {count:,} numbers, about "
-            f"{needed / 2**30:,.1f} GiB with its gradient, and {limit}; "
-            f"take {option}=auto"
-        )
+    require_memory(
+        copies * count**2 * 8,  # in float64 whatever the dtype
+        like.device,
+        f"{option}=dense factorises {count:,} x {count:,} numbers and with its gradient",
+        f"take {option}=auto",
+        memory_budget,
+    )
 
 
 def require_probes(
@@ -156,21 +154,18 @@ def require_probes(
 
     To be called once, as ``require_dense``. The final evidence uses such a route, or is exact.
     """
-    allowed, limit = allowed_memory(memory_budget, like.device)
-    size = rows.grid.size
-    if allowed is None or not rows.gaps.shape[0]:
-        return
-    if dense_is_cheap(rows.cells.shape[0], rows.gaps.shape[0]):
+    observed, gaps, size = len(rows.cells), len(rows.gaps), rows.grid.size
+    if not gaps or dense_is_cheap(observed, gaps):
         return
     columns = max(block.stop - block.start for block in blocks(probes, size))
-    needed = like.element_size() * size * (GRID_VECTORS + PROBE_VECTORS * columns)
-    if needed > allowed:
-        raise ConfigError(
-            f"an evidence with a standard error takes solves of {columns} probe(s) at a time over "
-            f"{size:,} cells, about {needed / 2**30:,.1f} GiB, and {limit}; "
-            f"thin an axis, take dtype=float32 or fewer "
-            f"than probes={probes}"
-        )
+    require_memory(
+        like.element_size() * size * (GRID_VECTORS + PROBE_VECTORS * columns),
+        like.device,
+        f"an evidence with a standard error takes solves of {columns} probe(s) at a time over "
+        f"{size:,} cells, and",
+        f"thin an axis, take dtype=float32 or fewer than probes={probes}",
+        memory_budget,
+    )
 
 
 def inner_spectral_sum(

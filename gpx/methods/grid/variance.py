@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError
-from gpx.linalg import UnconvergedWarning, allowed_memory
+from gpx.linalg import UnconvergedWarning, require_memory
 from gpx.methods.grid.axes import GriddedRows
 from gpx.methods.grid.gap_preconditioners import ignore_preconditioner
 from gpx.methods.grid.gaps import Bracket, GapOptions, solve_gaps
@@ -96,12 +96,14 @@ def require_dense_variance(
     over_observed = any(rows.grid.inner) or factorises_observed(observed, gaps)
     copies = len(rows.grid.axes) + 2  # covariances of the axes, their product, and its factor
     entries = copies * observed**2 if over_observed else 4 * gaps**2 + 2 * gaps * size
-    allowed, limit = allowed_memory(memory_budget, like.device)
-    if allowed is not None and 8 * entries > allowed:
-        raise ConfigError(
-            f"variance=dense factorises a matrix over {observed if over_observed else gaps:,} "
-            f"cells, about {8 * entries / 2**30:,.1f} GiB, and {limit}; take variance=auto"
-        )
+    cells = observed if over_observed else gaps
+    require_memory(
+        8 * entries,
+        like.device,
+        f"variance=dense factorises a matrix over {cells:,} cells and",
+        "take variance=auto",
+        memory_budget,
+    )
 
 
 def full_variance(system: GridSystem, points: GridPoints) -> Tensor:

@@ -14,7 +14,7 @@ from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import Prepared
 from gpx.linalg.interpolation import Boundary, Method, Outside
-from gpx.linalg.memory import allowed_memory
+from gpx.linalg.memory import require_memory
 from gpx.means.base import Mean
 from gpx.methods.base.model import Hyperparameters, Model
 from gpx.methods.base.required_likelihood import require_gaussian
@@ -322,12 +322,14 @@ class SKI(PlacedGrid, Model):
         """
         device = data.weights.values.device
         if self.mvm == "dense":
-            m, (allowed, limit) = self.grid.size, allowed_memory(self.memory_budget, device)
-            if allowed is not None and 8 * m * m > allowed:
-                raise ConfigError(
-                    f"mvm=dense stores the {m:,} x {m:,} matrix of the grid, {8 * m * m:,} bytes, "
-                    f"and {limit}; take mvm=structured, or fewer points (grid_size)"
-                )
+            m = self.grid.size
+            require_memory(
+                8 * m**2,
+                device,
+                f"mvm=dense stores the {m:,} x {m:,} matrix of the grid, which",
+                "take mvm=structured, or fewer points (grid_size)",
+                self.memory_budget,
+            )
         return SKISystem(
             covariance_on(self.grid, self.kernel, device),
             data,
