@@ -38,3 +38,14 @@ def test_the_effect_of_far_rows_is_computed_from_the_folds(script):
         "0.116 without them, mean without them 0.118 (2 folds)"
     )
     assert effect(rows[1:], "kegg") == ""
+
+
+def test_chains_that_accept_too_much_or_too_little_are_not_settled(script):
+    settled = script("reweighted/uci").settled
+    assert [settled({"acceptance": a}) for a in (None, 0.4, 0.6, 1.0, 0.1)] == [
+        True,
+        True,
+        True,
+        False,
+        False,
+    ]
