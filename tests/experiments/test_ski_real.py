@@ -9,8 +9,8 @@ import pytest
     ("row", "complete"),
     [
         ({"stopped": "relative change of evidence", "steps": 31}, True),
-        ({"stopped": "trainer.max_steps=40 evaluations reached", "steps": 40}, False),
-        ({"stopped": "trainer.max_steps=99 evaluations reached", "steps": 99}, True),
+        ({"stopped": "max_steps=40 evaluations reached", "steps": 40}, False),
+        ({"stopped": "max_steps=99 evaluations reached", "steps": 99}, True),
         (
             {"stopped": "trainer.max_steps=9 evaluations reached", "steps": 8, "most steps": 9},
             False,
