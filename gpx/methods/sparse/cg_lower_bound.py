@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Protocol, runtime_checkable
+from dataclasses import replace
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,8 @@ from gpx.tensor_checks import check_num_data
 
 LogDeterminant = Literal["trace_error", "preconditioned_trace"]
 Refresh = Literal["evaluation", "iteration"]
+FINE_EPSILON = 0.03
+"""Epsilon in nats below which stalls are not taken for its jumps."""
 
 
 def cg_lower_bound(
@@ -139,9 +142,10 @@ class CGLowerBound(Objective[SolvedModel]):
         solver: of v; the result is a lower bound for any ``epsilon``. None: its defaults.
         log_determinant: see ``cg_lower_bound``.
         refresh: when v is updated. "evaluation": at every evaluation, so that epsilon always holds,
-            but the loss may jump by epsilon; when the optimiser stalls, it changes to "iteration".
-            "iteration": at the first evaluation of every iteration; the line search keeps v, so
-            that loss and gradient are consistent.
+            but the loss may jump by epsilon; when the optimiser stalls, epsilon falls tenfold down
+            to below 0.03 nats, and then this changes to "iteration".
+            "iteration": at the point where an iteration starts, unless v is within ``epsilon``
+            there; the line search keeps v, so that loss and gradient are consistent.
 
     Exactness: lower bound. Cost and source: ``cg_lower_bound``; per conjugate gradient step also
     one product with the kernel matrix (n^2 / 2 kernel evaluations) and 4 n M.
@@ -155,6 +159,7 @@ class CGLowerBound(Objective[SolvedModel]):
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
     hold: Tensor
     moved: Tensor
+    stalls: Tensor
     refresh: Refresh | None = None
     """When v is updated at the start of a run; None: unknown, in pickles of earlier versions."""
 
@@ -174,9 +179,25 @@ class CGLowerBound(Objective[SolvedModel]):
         self.solver = AuxiliarySolver() if solver is None else solver
         self.log_determinant: LogDeterminant = log_determinant
         self.refresh = refresh
-        # in checkpoints: whether v is fixed within an iteration, and was updated in this one
+        # in checkpoints: whether v is fixed within an iteration, and was updated for this one
         self.register_buffer("hold", torch.tensor(refresh == "iteration"))
         self.register_buffer("moved", torch.tensor(False))
+        self.register_buffer("stalls", torch.tensor(0))  # those that have lowered epsilon
+        self._data: tuple[Tensor, Tensor] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the training rows."""
+        return {**self.__dict__, "_data": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Also of pickles of earlier versions."""
+        super().__setstate__({"_data": None, **state})
+        if "stalls" not in self._buffers:
+            self.register_buffer("stalls", torch.tensor(0))
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        state_dict.setdefault(f"{prefix}stalls", torch.tensor(0))  # checkpoints of earlier versions
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def check(self, model: SolvedModel) -> None:
         """As in ``Objective``; raises ConfigError also for models in float32."""
@@ -198,18 +219,56 @@ class CGLowerBound(Objective[SolvedModel]):
         if self.refresh is not None:
             self.hold.fill_(self.refresh == "iteration")
         self.moved.fill_(False)
+        self.stalls.zero_()
+        self._data = x, y
 
+    @property
+    def current_solver(self) -> AuxiliarySolver:
+        """The solver at the epsilon that the stalls of this run have left."""
+        stalls = int(self.stalls)
+        return replace(self.solver, epsilon=0.1**stalls * self.solver.epsilon)
+
+    @torch.no_grad()
     def after_step(self, model: SolvedModel) -> None:
-        """The next evaluation, of a new iteration, updates v."""
-        self.moved.fill_(False)
+        """If the next line search keeps v, update it where that search starts.
+
+        The v of its first trial point would not do: if that point is far off, the bound at this v
+        is thousands of nats lower near the start, and the search finds no step that gains.
+        """
+        if not bool(self.hold & self.moved) or self._data is None:
+            return
+        x, y = self._data
+        target = y - model.mean(x)
+        matrix, nystrom = self._matrices(model, x, target)
+        found = self.current_solver.solve(matrix, nystrom, target, model.auxiliary)
+        model.auxiliary.copy_(found.vector)
 
     def after_stall(self, model: SolvedModel) -> bool:
-        """Change from ``refresh="evaluation"`` to "iteration", once."""
+        """Lower epsilon while it is coarse; then change from "evaluation" to "iteration", once."""
         if bool(self.hold):
             return False
-        self.hold.fill_(True)
+        if self.current_solver.epsilon > FINE_EPSILON:
+            self.stalls.add_(1)
+        else:
+            self.hold.fill_(True)
         self.moved.fill_(False)
         return True
+
+    def _matrices(
+        self, model: SolvedModel, x: Tensor, target: Tensor
+    ) -> tuple[NoisyKernel, NystromMatrix]:
+        """K and Q."""
+        noise = model.likelihood.noise_variance
+        nystrom = NystromMatrix.of(
+            model.kernel,
+            x,
+            model.inducing_points,
+            target,
+            noise,
+            jitter=model.jitter,
+            memory_budget=self.solver.budget,
+        )
+        return self.solver.matrix(model.kernel, x, noise), nystrom
 
     def evidence(
         self, model: SolvedModel, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
@@ -223,24 +282,16 @@ class CGLowerBound(Objective[SolvedModel]):
         """
         self.check(model)
         check_num_data(len(model.auxiliary), x)
+        self._data = x, y
         target = y - model.mean(x)
         noise = model.likelihood.noise_variance
         z = model.inducing_points
         with torch.no_grad():
-            nystrom = NystromMatrix.of(
-                model.kernel,
-                x,
-                z,
-                target,
-                noise,
-                jitter=model.jitter,
-                memory_budget=self.solver.budget,
-            )
-            matrix = self.solver.matrix(model.kernel, x, noise)
+            matrix, nystrom = self._matrices(model, x, target)
             if bool(self.hold & self.moved):
-                found = self.solver.keep(matrix, nystrom, target, model.auxiliary)
+                found = self.current_solver.keep(matrix, nystrom, target, model.auxiliary)
             else:
-                found = self.solver.solve(matrix, nystrom, target, model.auxiliary)
+                found = self.current_solver.solve(matrix, nystrom, target, model.auxiliary)
                 model.auxiliary.copy_(found.vector)
                 self.moved.fill_(True)
         terms, gradient = cg_lower_bound(

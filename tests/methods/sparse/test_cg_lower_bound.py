@@ -1,6 +1,7 @@
 """Conjugate gradient lower bound: golden values, orderings, gradients, refresh modes, bad input."""
 
 import math
+import pickle
 
 import golden_g1 as g1
 import pytest
@@ -19,6 +20,7 @@ from gpx.means import Linear, Zero
 from gpx.methods.sparse.cg_lower_bound import cg_lower_bound
 from gpx.models import CGLB, SGPR, ExactGP
 from gpx.objectives import CGLowerBound, CollapsedELBO, ExactMLL
+from gpx.training import LBFGSB
 
 FORMS = ("trace_error", "preconditioned_trace")
 
@@ -309,21 +311,97 @@ def test_iteration_mode_holds_the_vector_within_a_line_search():
         want = dense(model, x, y, held, "trace_error")
         torch.testing.assert_close(inside.value, want, rtol=1e-10, atol=0)
         objective.after_step(model)
+        moved = model.auxiliary.clone()
         after = objective.evidence(model, x, y)
+        assert torch.equal(model.auxiliary, moved)
     assert after.report.converged
     assert after.value > inside.value
     assert not torch.equal(model.auxiliary, held)
 
 
-def test_a_failed_line_search_holds_the_vector_from_then_on():
+def test_stalls_lower_epsilon_and_then_hold_the_vector():
     model, _, _ = problem()
-    objective = CGLowerBound()
-    assert objective.after_stall(model)
-    assert bool(objective.hold)
+    objective = CGLowerBound(AuxiliarySolver(epsilon=2.0))
+    seen = []
+    while objective.after_stall(model):
+        seen.append((objective.current_solver.epsilon, bool(objective.hold)))
+    assert seen == [
+        (pytest.approx(0.2), False),
+        (pytest.approx(0.02), False),
+        (pytest.approx(0.02), True),
+    ]
     assert not objective.after_stall(model)
+    assert objective.solver.epsilon == 2.0
     fresh = CGLowerBound()
     fresh.load_state_dict(objective.state_dict())
     assert bool(fresh.hold)
+    assert int(fresh.stalls) == 2
+
+
+def test_a_state_of_earlier_versions_is_loaded():
+    state = CGLowerBound(refresh="iteration").state_dict()
+    del state["stalls"]
+    objective = CGLowerBound()
+    objective.stalls.fill_(1)
+    objective.load_state_dict(state)
+    assert bool(objective.hold)
+    assert int(objective.stalls) == 0
+
+
+def test_a_pickle_holds_no_training_rows_and_one_of_earlier_versions_is_read():
+    model, x, y = problem()
+    objective = CGLowerBound()
+    objective.after_stall(model)
+    with torch.no_grad():
+        objective.evidence(model, x, y)
+    copied = pickle.loads(pickle.dumps(objective))
+    assert copied._data is None
+    assert int(copied.stalls) == 1
+    state = objective.__getstate__()
+    buffers = {name: b for name, b in state["_buffers"].items() if name != "stalls"}
+    earlier = CGLowerBound.__new__(CGLowerBound)
+    earlier.__setstate__({k: v for k, v in state.items() if k != "_data"} | {"_buffers": buffers})
+    assert int(earlier.stalls) == 0
+    earlier.after_step(model)
+
+
+def test_a_line_search_is_not_spoilt_by_a_far_first_point():
+    """v is that of the start of the iteration, so small steps from there can gain."""
+    model, x, y = problem(n=120, m=6, noise=1e-2)
+    objective = CGLowerBound(AuxiliarySolver(epsilon=1e-3), refresh="iteration")
+    noise = model.likelihood.noise_variance.detach().clone()
+    with torch.no_grad():
+        start = objective.evidence(model, x, y).value
+        objective.after_step(model)
+        model.likelihood.noise_variance = 1e3 * noise
+        far = objective.evidence(model, x, y).value
+        model.likelihood.noise_variance = 1.0001 * noise
+        near = objective.evidence(model, x, y).value
+    assert far < start - 10.0
+    assert abs(near - start) < 0.1
+
+
+def test_the_search_goes_on_where_an_inexact_vector_stalls_it():
+    """With a coarse epsilon the loss jumps; L-BFGS still ends at the bound of a fine one.
+
+    Where the first stall kept v within iterations, this search ended 3 nats below.
+    """
+    ends = []
+    for epsilon in (1.0, 1e-4):
+        model, x, y = problem(n=120, m=6, noise=1e-1, seed=2)
+        objective = CGLowerBound(AuxiliarySolver(epsilon=epsilon))
+        LBFGSB().minimise(
+            list(model.parameters()),
+            lambda m=model, o=objective, x=x, y=y: o.loss(o.evidence(m, x, y), m, x),
+            160,
+            lambda *_: None,
+            after_iteration=lambda m=model, o=objective: o.after_step(m),
+            after_stall=lambda m=model, o=objective: o.after_stall(m),
+        )
+        fine = CGLowerBound(AuxiliarySolver(epsilon=1e-6))
+        with torch.no_grad():
+            ends.append(float(fine.evidence(model, x, y).value))
+    assert ends[0] == pytest.approx(ends[1], abs=0.1)
 
 
 def test_the_evidence_of_a_run_that_ends_within_a_line_search_is_within_epsilon():
