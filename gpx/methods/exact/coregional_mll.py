@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from contextlib import AbstractContextManager, nullcontext
 from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
@@ -29,13 +28,8 @@ from gpx.methods.base.objective import Evidence, Facts, Objective
 from gpx.methods.exact.coregional_posterior import require_no_infinity
 from gpx.methods.exact.coregional_system import ObservedTargets, OutputsKernel, WhitenedOutputs
 from gpx.methods.exact.exact_mll import log_marginal_likelihood
-from gpx.methods.exact.model import kernel_matrix, row_blocks
+from gpx.methods.exact.model import kernel_matrix, row_blocks, warn_of_rounding
 
-FLOAT32_GRADIENT_LIMIT = 0.5
-"""Value of n v eps above which a warning says that float32 gradients are inaccurate; v is the
-largest ratio of signal to noise variance, eps = 1.2e-7. With an RBF kernel, two inputs and noise
-1e-4 the error is 0.4 % of the gradient's norm on 200 rows and 1.6 % on 600 (small entries: 100 %);
-with a Matern-3/2 kernel a twentieth of that."""
 DEFERRED_CHECK_DEVICES = ("cuda",)
 """Devices on which the success of all factorisations is checked once, at the end."""
 
@@ -159,7 +153,7 @@ def complete_log_density(
 def count_missing_and_rounding(
     kernel: Kernel, x: Tensor, y: Tensor, between: Tensor, noise: Tensor
 ) -> tuple[int, float]:
-    """Number of missing targets, and n v eps for ``FLOAT32_GRADIENT_LIMIT`` (0 in float64).
+    """Number of missing targets, and n v eps for ``FLOAT32_LIMIT`` (0 in float64).
 
     Both in one transfer from the device.
 
@@ -184,7 +178,7 @@ def count_missing_and_rounding(
 class CoregionalMLL(Objective[CoregionalModel]):
     """Log marginal likelihood of a ``CoregionalGP`` for the targets that are not missing.
 
-    Exactness: exact; warns if float32 is too inaccurate (``FLOAT32_GRADIENT_LIMIT``). Cost:
+    Exactness: exact; warns if float32 is too inaccurate (``FLOAT32_LIMIT``). Cost:
     ``complete_log_density``; with missing targets ``ExactMLL``'s on the observed ones.
     """
 
@@ -217,13 +211,8 @@ class CoregionalMLL(Objective[CoregionalModel]):
         between = model.between.matrix().to(y)
         gradient = torch.is_grad_enabled()
         missing, rounding = count_missing_and_rounding(model.kernel, x, y, between, noise)
-        if rounding > FLOAT32_GRADIENT_LIMIT:
-            warnings.warn(
-                "float32 has too few digits for noise this far below the variance of the "
-                "functions: gradients of the evidence may be off by some percent, and small "
-                "entries by more; take dtype=float64",
-                stacklevel=2,
-            )
+        if not missing:  # else the factorisation of the observed ones warns
+            warn_of_rounding(rounding)
         facts: Facts = {"missing_targets": missing}
         if missing:
             rows, outputs, inputs = ObservedTargets.of(x, y)

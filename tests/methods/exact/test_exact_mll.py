@@ -100,6 +100,7 @@ def test_gradient_reaches_inputs_made_by_a_network():
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore:.* added to the noise variance")
 def test_gradient_follows_the_jitter(monkeypatch):
     monkeypatch.setitem(
         __import__("gpx.linalg.cholesky", fromlist=["LADDER"]).LADDER, torch.float64, (1e-2,)

@@ -74,6 +74,7 @@ def test_value_and_gradient_equal_autograd(kernel, row_noise, monkeypatch):
     torch.testing.assert_close(again, found.value.detach())
 
 
+@pytest.mark.filterwarnings("ignore:.* added to the noise variance")
 @pytest.mark.parametrize("row_noise", [False, True])
 def test_jitter_is_part_of_value_and_gradient(row_noise, monkeypatch):
     monkeypatch.setitem(sys.modules["gpx.linalg.cholesky"].LADDER, torch.float64, (1e-2,))

@@ -1,6 +1,8 @@
 """Exact Gaussian process: posterior against dense algebra, golden values, memory, serialisation."""
 
 import math
+import warnings
+from functools import partial
 
 import dense_gaussian_process as dense
 import golden_g1 as g1
@@ -15,6 +17,7 @@ from gpx.likelihoods import Gaussian
 from gpx.means import Constant, Linear, Zero
 from gpx.methods.exact import model as exact_module
 from gpx.models import ExactGP
+from gpx.objectives import ExactMLL, LeaveOneOut
 
 
 def random_problem(seed=0, n=60, dtype=torch.float64):
@@ -173,3 +176,41 @@ def test_predictive_intervals_have_their_nominal_coverage():
             width = 1.959964 * (found.variance + noise).sqrt()
             inside.append((y[40:] - found.mean).abs() <= width)
     assert 0.93 <= float(torch.cat(inside).double().mean()) <= 0.97
+
+
+def smooth_problem(noise, dtype):
+    x = torch.linspace(0.0, 3.0, 60, dtype=dtype)[:, None]
+    model = ExactGP(kernel=RBF(), mean=Zero(), likelihood=Gaussian(noise)).to(dtype)
+    return model, x, x[:, 0].sin()
+
+
+@pytest.mark.parametrize(
+    ("noise", "dtype", "told"),
+    [
+        (1e-2, torch.float32, []),
+        (1e-5, torch.float32, ["float32 has too few digits"]),
+        (1e-6, torch.float64, []),
+        (1.1e-6, torch.float32, ["float32 has too few digits", "added to the noise variance"]),
+    ],
+)
+def test_evidences_and_posteriors_warn_of_float32_and_of_jitter(noise, dtype, told):
+    model, x, y = smooth_problem(noise, dtype)
+    objectives = (ExactMLL(), LeaveOneOut())
+    for compute in (*(partial(each.evidence, model) for each in objectives), model.condition):
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            compute(x, y)
+        texts = [str(each.message) for each in found]
+        assert len(texts) == len(told)
+        assert all(part in text for part, text in zip(told, texts, strict=True))
+    if len(told) > 1:
+        assert "take dtype=float64 or a larger noise variance" in texts[1]
+
+
+def test_a_jitter_that_is_large_beside_the_noise_is_a_warning_in_float64_too():
+    model, x, y = smooth_problem(1.0, torch.float64)
+    model.likelihood = Gaussian(1e-15, noise_floor=0.0).double()
+    with pytest.warns(
+        UserWarning, match=r"only with 1\.0e-12 added .* 1\.0e-15, .*: take a larger"
+    ):
+        model.condition(x, y)

@@ -69,6 +69,7 @@ def test_a_stopped_run_goes_on_with_the_method(arrays, tmp_path, monkeypatch):
         assert resumed[name] == whole[name], name
 
 
+@pytest.mark.filterwarnings("ignore:float32 has too few digits")  # of a noise that falls
 def test_the_kernel_and_other_options_are_honoured(arrays, tmp_path):
     options = ("kernel=matern32", "trainer.dtype=float32", "mean=zero", "seed=3")
     gpx.fit(*arrays, *QUICK, *options, folder=tmp_path / "run")
