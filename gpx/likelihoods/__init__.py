@@ -11,6 +11,7 @@ from gpx.likelihoods.negative_binomial import NegativeBinomial
 from gpx.likelihoods.ordinal import Ordinal
 from gpx.likelihoods.poisson import Poisson
 from gpx.likelihoods.quadrature import GaussHermite, GaussLogistic
+from gpx.likelihoods.row_noise import RowNoise
 from gpx.likelihoods.softmax import Softmax
 from gpx.likelihoods.student_t import StudentT
 
@@ -29,6 +30,7 @@ __all__ = [
     "NegativeBinomial",
     "Ordinal",
     "Poisson",
+    "RowNoise",
     "Sign",
     "Softmax",
     "StudentT",

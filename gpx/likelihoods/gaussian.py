@@ -64,6 +64,9 @@ class Gaussian(Likelihood):
         noise_variance: initial variance of the noise, in squared target units; learned.
         noise_floor: infimum of the noise variance, same unit.
 
+    Raises:
+        ConfigError: several noise variances.
+
     All expectations are closed forms. Cost: O(n).
     """
 
@@ -74,6 +77,13 @@ class Gaussian(Likelihood):
     def __init__(self, noise_variance: float = 0.1, noise_floor: float = FLOOR) -> None:
         super().__init__()
         positive_parameter(self, "noise_variance", noise_variance, floor=noise_floor)
+        if self.noise_variance.numel() != 1:
+            raise ConfigError(
+                f"noise_variance was set to {self.noise_variance.numel()} numbers, and a Gaussian "
+                "likelihood learns one for all rows: give known variances of the rows to "
+                "model.know_noise(variances) or gpx.fit(..., noise=); GaussianOutputs(p) learns "
+                "one for each of p outputs"
+            )
 
     def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
         """Normal log-density at y with mean f; (..., n)."""

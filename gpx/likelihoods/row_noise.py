@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, MixtureSameFamily, Normal
 
+from gpx.errors import ConfigError
+
 
 class RowNoise(NamedTuple):
     """The noise variance of each row as ``known + relative * s``.
@@ -23,6 +25,22 @@ class RowNoise(NamedTuple):
 
     known: Tensor
     relative: Tensor
+
+    @classmethod
+    def of_variances(cls, variances: Tensor) -> RowNoise:
+        """Known variances (n,), beside which the likelihood learns one of all rows.
+
+        Raises:
+            ConfigError: not a vector of finite numbers, 0 or more.
+        """
+        if not isinstance(variances, Tensor) or variances.ndim != 1:
+            raise ConfigError(
+                "known noise must be a tensor (n,) of the variance of every row, or a RowNoise; "
+                f"got {tuple(variances.shape) if isinstance(variances, Tensor) else variances!r}"
+            )
+        if not bool(((variances >= 0.0) & variances.isfinite()).all()):
+            raise ConfigError("known noise variances must be finite and not negative")
+        return cls(variances, torch.ones_like(variances))
 
     def variance(self, noise_variance: Tensor) -> Tensor:
         """Noise variances (n,) for the learned s (), differentiable in it."""

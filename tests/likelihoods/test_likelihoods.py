@@ -415,3 +415,9 @@ def test_shares_of_classes_are_those_of_the_likelihoods_own_density(monkeypatch)
     torch.testing.assert_close(tempered, (0.5 * f).softmax(-1))
     monkeypatch.setattr(Softmax, "_pick", None)  # the sum over classes is taken once
     torch.testing.assert_close(class_shares(Softmax(3), f), f.softmax(-1))
+
+
+def test_gaussian_noise_is_one_variance_and_those_of_rows_are_known_to_the_model():
+    with pytest.raises(ConfigError, match=r"set to 30 numbers.*model\.know_noise\(variances\)"):
+        Gaussian(torch.linspace(0.01, 1.0, 30))
+    assert Gaussian(torch.tensor([0.5])).noise_variance.item() == 0.5

@@ -277,16 +277,20 @@ class Model(DataSized, ABC):
         """
         return {}
 
-    def know_noise(self, noise: RowNoise) -> None:
+    def know_noise(self, noise: RowNoise | Tensor) -> None:
         """Set the known noise variances or weights of the training rows; called after ``settle``.
 
         Args:
-            noise: of all training rows, in their order; moved to the model's device.
+            noise: of all training rows, in their order; moved to the model's device. A tensor (n,)
+                of variances, beside which the likelihood learns one of all rows, or a ``RowNoise``:
+                ``RowNoise(variances, torch.zeros_like(variances))`` learns none.
 
         Raises:
-            ConfigError: the model has one noise variance for all rows (``takes_row_noise``), or its
-                likelihood takes no known noise.
+            ConfigError: the model has one noise variance for all rows (``takes_row_noise``), its
+                likelihood takes no known noise, or variances are no vector of numbers, 0 or more.
         """
+        if not isinstance(noise, RowNoise):
+            noise = RowNoise.of_variances(noise)
         if not self.takes_row_noise:
             raise ConfigError(
                 f"{class_name(self)} {why_rows_are_refused(noise)}, or take "

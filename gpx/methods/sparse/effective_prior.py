@@ -272,7 +272,7 @@ class EffectivePrior(Model):
                 sums = replace(sums, trace_error=torch.zeros_like(sums.trace_error))
             raise_noise(sums, len(x), self.likelihood)
 
-    def know_noise(self, noise: RowNoise) -> None:
+    def know_noise(self, noise: RowNoise | Tensor) -> None:
         """As in ``Model``; ``fit_noise`` then does nothing.
 
         Raises:

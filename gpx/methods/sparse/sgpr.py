@@ -158,7 +158,7 @@ class SGPR(Model):
                 sums = nystrom_sums(BlockStore(whitener, x), y - self.mean(x))
             raise_noise(sums, len(x), self.likelihood)
 
-    def know_noise(self, noise: RowNoise) -> None:
+    def know_noise(self, noise: RowNoise | Tensor) -> None:
         """As in ``Model``; ``fit_noise`` then does nothing.
 
         Raises:

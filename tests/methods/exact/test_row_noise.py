@@ -9,8 +9,7 @@ from torch.distributions import MultivariateNormal
 from gpx.bases import RandomFourier
 from gpx.errors import ConfigError
 from gpx.kernels import RBF
-from gpx.likelihoods import Gaussian
-from gpx.likelihoods.row_noise import RowNoise
+from gpx.likelihoods import Gaussian, RowNoise
 from gpx.means import Constant, Zero
 from gpx.models import QSGP, ExactGP, SubsetOfData
 from gpx.objectives import ExactMLL, SubsetEvidence
@@ -142,3 +141,33 @@ def test_other_models_refuse(problem):
     )
     with pytest.raises(ConfigError, match=r"QSGP has one noise variance .*model=ExactGP\(\)"):
         weights.know_noise(noise)
+
+
+@pytest.mark.parametrize("learned", [True, False])
+def test_variances_of_the_rows_are_known_beside_a_learned_one_or_alone(problem, learned):
+    model, x, y, noise = problem
+    variances = noise.known + 0.01
+    if learned:
+        model.know_noise(variances)
+        expected = RowNoise(variances, torch.ones(N, dtype=torch.float64))
+    else:
+        expected = RowNoise(variances, torch.zeros_like(variances))
+        model.know_noise(expected)
+    found = ExactMLL().evidence(model, x, y).value
+    (of_noise,) = torch.autograd.grad(found, list(model.likelihood.parameters()))
+    want = MultivariateNormal(model.mean(x), dense(model, x, expected)).log_prob(y)
+    torch.testing.assert_close(found, want, rtol=1e-12, atol=0.0)
+    assert bool(of_noise) == learned
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (0.1, "tensor \\(n,\\) of the variance of every row, or a RowNoise; got 0.1"),
+        (torch.ones(N, 1), r"got \(12, 1\)"),
+        (-torch.ones(N), "not negative"),
+    ],
+)
+def test_known_noise_is_a_variance_for_every_row(problem, given, told):
+    with pytest.raises(ConfigError, match=told):
+        problem[0].know_noise(given)
