@@ -16,6 +16,7 @@ def fold(split, rmse, near, far, beyond=0, **other):
         "rmse_near": near,
         "far": far,
         "beyond": beyond,
+        "mnlp": -0.7,
     } | other
 
 
@@ -25,19 +26,23 @@ def test_rows_outside_the_box_in_any_input(script):
     assert outside.tolist() == [False, True, True, False]
 
 
-def test_the_effect_of_far_rows_is_computed_from_the_folds(script):
-    effect = script("reweighted/uci").effect_of_far_rows
+def test_the_effect_of_far_rows_and_poor_folds_are_computed_from_the_folds(script, monkeypatch):
+    uci = script("reweighted/uci")
+    monkeypatch.setitem(uci.PUBLISHED, "kegg", (100, 2, 0.12, 0.0))
     rows = [
-        fold(0, 0.3, 0.116, 2, 2),
+        fold(0, 0.3, 0.116, 2, 1),
         fold(1, 0.12, 0.12, 0),
+        fold(3, 0.4, 0.4, 0, mnlp=0.5),
         fold(0, 9.0, 0.1, 2, 2, start="exact"),  # not a start of the note
         {key: v for key, v in fold(2, 0.5, 0.5, 0).items() if key not in ("far", "rmse_near")},
     ]
-    assert effect(rows, "kegg") == (
-        "fitted: 2 rows in fold 0, 2 of them beyond the grid, RMSE of the fold 0.300 with and "
-        "0.116 without them, mean without them 0.118 (2 folds)"
+    assert uci.why_outside(rows, "kegg") == (
+        "Start fitted, RMSE with and without the test rows outside the range of the training rows "
+        "by more than its tenth: fold 0, 2 rows, 1 of them beyond the grid: 0.300 and 0.116; mean "
+        "over 3 folds 0.273 and 0.212. Poor without these rows, too: fold 3 (0.400, MNLP 0.50); "
+        "mean MNLP of the other folds -0.70."
     )
-    assert effect(rows[1:], "kegg") == ""
+    assert uci.why_outside([], "kegg") == ""
 
 
 def test_chains_that_accept_too_much_or_too_little_are_not_settled(script):
