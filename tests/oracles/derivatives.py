@@ -3,14 +3,19 @@
 import torch
 
 
-def check(predict, x, *, rtol=1e-4):
-    """Check values and derivatives of all tensors of ``predict(x)`` at x (n, d), float64."""
+def check(predict, x, *, rtol=1e-4, length=1e-5):
+    """Check values and derivatives of all tensors of ``predict(x)`` at x (n, d), float64.
+
+    Args:
+        length: of steps; what has an error, as solves do, takes longer ones.
+    """
     asked = x.clone().requires_grad_()
     found, plain = predict(asked), predict(x)
     for own, other in zip(found, plain, strict=True):
         assert not other.requires_grad
         torch.testing.assert_close(own.detach(), other, rtol=1e-8, atol=1e-10)
-    step = 1e-5 * (torch.rand(x.shape, generator=torch.Generator().manual_seed(1)).double() - 0.5)
+    step = torch.rand(x.shape, generator=torch.Generator().manual_seed(1)).double() - 0.5
+    step *= length
     ends = [predict(x + sign * step) for sign in (1.0, -1.0)]
     for place, value in enumerate(found):
         weights = torch.linspace(0.5, 1.5, value.numel()).double().reshape(value.shape)
