@@ -182,13 +182,15 @@ class _Waves:
         """
         check_alike("sampled functions and the inputs given to them", self.weights, x)
         row = 3 * self.frequencies.shape[0] * x.element_size()
+        cosines, sines = self.weights.chunk(2, 1)
         parts = []
         for rows in row_chunks(x.shape[0], row, CHUNK_BYTES):
             phase = self.frequencies @ x[rows].mT
-            parts.append(self.weights @ torch.cat([phase.cos(), phase.sin()]))
+            parts.append(torch.addmm(cosines @ phase.cos(), sines, phase.sin()))
         return torch.cat(parts, 1) if parts else x.new_zeros(self.weights.shape[0], 0)
 
     def each(self, x: Tensor) -> Tensor:
         """(num, r, d) -> (num, r)."""
         phase = x @ self.frequencies.mT
-        return (torch.cat([phase.cos(), phase.sin()], 2) @ self.weights.unsqueeze(2)).squeeze(2)
+        cosines, sines = self.weights.unsqueeze(2).chunk(2, 1)
+        return torch.baddbmm(phase.cos() @ cosines, phase.sin(), sines).squeeze(2)
