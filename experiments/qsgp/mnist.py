@@ -5,6 +5,7 @@
     python experiments/qsgp/mnist.py --images test --basis 1000000 --steps 12 --add  # an hour
     python experiments/qsgp/mnist.py --images test --basis 10000 --bound paper --add
     python experiments/qsgp/mnist.py --images test --basis 10000 --folds   # twenty minutes
+    python experiments/qsgp/mnist.py --from FILE       # add the rows of a mnist.json elsewhere
     python experiments/qsgp/mnist.py --images all --basis 1000000 --steps 5000 --device cuda
 
 The last line is the published setting and needs the files of MNIST (60,000 training images);
@@ -18,9 +19,11 @@ compare with the published ones. Writes mnist.json, mnist.png (or mnist_folds.js
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +59,10 @@ BOUNDS = ("affine", "paper")
 """Site bounds: the corrected one, and that of the paper as printed, which is not a bound."""
 
 NUM_FOLDS = 10
+UNDONE = (
+    "Where a row repeats the one before it, the steps in between lowered the exact bound and were "
+    "undone."
+)
 
 
 @torch.no_grad()
@@ -210,6 +217,25 @@ def bounds_compared(affine: dict[int, Rows], paper: dict[int, Rows]) -> Checks:
     return {f"both site bounds, affine and paper, run{where}": bool(both) or None}
 
 
+def record_runs(
+    folder: Path | None, runs: dict[tuple[int, str], Rows], notes: Sequence[str]
+) -> None:
+    """Table, checks and picture of all runs."""
+    rows = [row for key in sorted(runs) for row in runs[key]]
+    if folder is not None:
+        draw(runs)
+    write(
+        folder,
+        "mnist",
+        "MNIST, odd against even",
+        [*(note for note in notes if note != UNDONE), UNDONE],
+        rows,
+        judge(rows),
+        hidden=["published accuracy"] if max(runs)[0] < 10**6 else [],
+        pictures=["mnist.png"],
+    )
+
+
 def folds_table(cells: Cells) -> None:
     """Every fold, and all images together."""
     rows: Rows = sorted(cells.rows, key=lambda row: (row["m"], row["fold"]))
@@ -261,10 +287,17 @@ def draw(runs: dict[tuple[int, str], Rows]) -> None:
     figure.savefig(HERE / "mnist.png", dpi=150)
 
 
-def saved() -> Rows:
+def saved(path: Path = HERE / "mnist.json") -> Rows:
     """Rows of earlier processes; those without a name of their site bound are of ``affine``."""
-    rows = earlier(HERE / "mnist.json")
-    return [{"m": row["m"], "bound": "affine", **row} for row in rows]
+    return [{"m": row["m"], "bound": "affine", **row} for row in earlier(path)]
+
+
+def grouped(rows: Rows) -> dict[tuple[int, str], Rows]:
+    """Rows by run: number of functions and site bound."""
+    runs: dict[tuple[int, str], Rows] = defaultdict(list)
+    for row in rows:
+        runs[row["m"], row["bound"]].append(row)
+    return runs
 
 
 def columns_of(m: int) -> int:
@@ -326,8 +359,13 @@ def main() -> None:
     parser.add_argument("--bound", choices=BOUNDS, default="affine")
     parser.add_argument("--add", action="store_true", help="keep saved rows of other runs")
     parser.add_argument("--folds", action="store_true", help="all folds of the test images")
+    parser.add_argument("--from", dest="file", type=Path, help="add the rows of another file")
     parser.add_argument("--table", action="store_true", help="only write the table again")
     arguments = parser.parse_args()
+    if arguments.file is not None:
+        notes = json.loads((HERE / "mnist.json").read_text())["notes"]
+        record_runs(HERE, grouped(saved(arguments.file)) | grouped(saved()), notes)
+        return
     if arguments.table:
         rewrite_checks(HERE, "mnist", None, judge(earlier(HERE / "mnist.json")))
         return
@@ -338,24 +376,19 @@ def main() -> None:
         over_folds(arguments)
         return
     data, count = images(arguments, 0)
-    runs: dict[tuple[int, str], Rows] = defaultdict(list)
-    for row in saved() if arguments.add else []:
-        if row["m"] not in arguments.basis or row["bound"] != arguments.bound:
-            runs[row["m"], row["bound"]].append(row)
+    runs: dict[tuple[int, str], Rows] = {}
     for m in arguments.basis:
         runs[m, arguments.bound] = train(
             m, columns_of(m), arguments.steps, data, arguments.group, arguments.bound
         )
-    rows = [row for key in sorted(runs) for row in runs[key]]
-    for row in rows:
-        row.pop("losses", None)
-
-    if not arguments.quick:
-        draw(runs)
-    write(
+    for run in runs.values():
+        for row in run:
+            row.pop("losses", None)
+    if arguments.add:  # read last: another process may have added runs
+        runs = grouped(saved()) | runs
+    record_runs(
         None if arguments.quick else HERE,
-        "mnist",
-        "MNIST, odd against even",
+        runs,
         [
             f"{count:,} training and {len(data[1][1]):,} test images; {BATCH} images and a fifth",
             f"of the functions (2,000 to 20,000) per step, {NODES} nodes, predictive median. The",
@@ -366,10 +399,6 @@ def main() -> None:
             "change is relative to the start over all functions, with its standard error over "
             "images.",
         ],
-        rows,
-        judge(rows),
-        hidden=["published accuracy"] if max(runs)[0] < 10**6 else [],
-        pictures=["mnist.png"],
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 
@@ -151,3 +152,13 @@ def test_ratios_of_the_network_are_said_with_the_published_ones(script):
     assert "10 times as long as without (published: 0.11): with 39,000 observed cells" in slow
     fast = ratios({"fill": 1.0, "ignore": 2.0, "ignore, 1000 eigenpairs": 1.0}, 39_000)
     assert fast.endswith("0.5 times as long as without (published: 0.11).")
+
+
+def test_saved_runs_of_mnist_are_told_apart_by_size_and_bound(script, tmp_path):
+    mnist = script("qsgp/mnist")
+    rows = [mnist_row(10, 0.9), mnist_row(10, 0.9, bound="paper"), mnist_row(20, 0.9)]
+    path = tmp_path / "mnist.json"
+    path.write_text(json.dumps({"rows": rows}))
+    runs = mnist.grouped(mnist.saved(path))
+    assert list(runs) == [(10, "affine"), (10, "paper"), (20, "affine")]
+    assert list(mnist.saved(path)[0])[:2] == ["m", "bound"]
