@@ -4,7 +4,7 @@ Train on arrays and predict in their own units, or load a trained run::
 
     import gpx
 
-    fitted = gpx.fit(x, y, "approx=sgpr", "kernel=matern32")
+    fitted = gpx.fit(x, y, approx="sgpr", kernel="matern32")
     mean, std, lower, upper = fitted.predict(inputs)
     mean, std, lower, upper = gpx.load("outputs/...").predict(inputs)
 """

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import difflib
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -103,13 +105,14 @@ def fit(
     folder: str | Path | None = None,
     quiet: bool = False,
     keep: bool = True,
+    **choices: str | float,
 ) -> Fitted:
     """Train a model on arrays.
 
     The run is the same as ``python train.py data=npz ...``, with the same defaults, options and
     run folder. The folder also holds the arrays, so that ``gpx.runs.resume(folder)`` works::
 
-        fitted = gpx.fit(x, y, "approx=sgpr", "kernel=matern32", "trainer.device=cuda")
+        fitted = gpx.fit(x, y, "trainer.device=cuda", approx="sgpr", kernel="matern32")
         mean, std, lower, upper = fitted.predict(x_new)
 
     Args:
@@ -146,6 +149,8 @@ def fit(
         keep: False: leave no run folder behind, so that nothing is drawn (``trainer.figures`` and
             ``trainer.tensorboard`` are off unless asked for); the result still predicts and can be
             pickled.
+        choices: options whose names have no dot: ``approx="sgpr"`` is ``"approx=sgpr"``, ``seed=1``
+            is ``"seed=1"``.
 
     The global random states of torch, NumPy and Python are left unchanged.
 
@@ -165,6 +170,7 @@ def fit(
             f"keep=False and folder={folder} contradict each other: leave one of them out"
         )
     given = given_data(x, y, test=test, noise=noise, weights=weights)
+    options = (*options, *_as_options(choices, options))
     for option in options:
         if isinstance(option, Constructed):
             raise ConfigError(
@@ -192,6 +198,32 @@ def fit(
         return _trained(given, y, options, modules, RunFolder(temporary))._replace(folder=None)
 
 
+def _as_options(choices: Mapping[str, object], options: Sequence[str]) -> list[str]:
+    """Arguments as options.
+
+    Raises:
+        ConfigError: one that is no text or number, or that is also given as an option.
+    """
+    for name, value in choices.items():
+        if not isinstance(value, (str, int, float)):
+            near = difflib.get_close_matches(name, list(inspect.signature(fit).parameters), n=1)
+            raise ConfigError(
+                f"gpx.fit got {name}={type(value).__name__}: options are texts or numbers, such as "
+                "approx='sgpr'" + (f"; did you mean {near[0]}=?" if near else "")
+            )
+    _require_once(choices, options)
+    return [f"{name}={value}" for name, value in choices.items()]
+
+
+def _require_once(arguments: Iterable[str], options: Sequence[object]) -> None:
+    """Raise ConfigError for a name that is both an argument and an option."""
+    named = {str(option).partition("=")[0].lstrip("+~") for option in options}
+    for name in sorted(named.intersection(arguments)):
+        raise ConfigError(
+            f"gpx.fit got {name}= both as an argument and as an option: leave one of them out"
+        )
+
+
 def _modules(
     parts: Mapping[str, object], options: Sequence[str], keep: bool
 ) -> dict[str, dict[str, Any]]:
@@ -200,11 +232,7 @@ def _modules(
     Raises:
         ConfigError: a part that is also given as an option, or that a config cannot hold.
     """
-    named = {option.partition("=")[0].lstrip("+~") for option in options}
-    for name in sorted(named & parts.keys()):
-        raise ConfigError(
-            f"gpx.fit got {name}= both as an argument and as an option: leave one of them out"
-        )
+    _require_once(parts, options)
     return {
         name: node_of(part, name, keep) for name, part in parts.items() if not isinstance(part, str)
     }

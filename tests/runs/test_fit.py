@@ -267,6 +267,29 @@ def test_refused_before_anything_is_left_behind(arrays, tmp_path, change, error,
     assert not GlobalHydra.instance().is_initialized()
 
 
+def test_options_without_a_dot_are_arguments_too(arrays, tmp_path):
+    named = gpx.fit(*arrays, "trainer.max_steps=2", approx="exact", seed=3, keep=False, quiet=True)
+    texts = gpx.fit(
+        *arrays, "trainer.max_steps=2", "approx=exact", "seed=3", keep=False, quiet=True
+    )
+    assert named.metrics["test.rmse"] == texts.metrics["test.rmse"]
+    assert named.model.posterior.inputs.shape == texts.model.posterior.inputs.shape
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"nosie": [0.1]}, "gpx.fit got nosie=list: options are texts or numbers.* mean noise="),
+        ({"kernl": "rbf"}, "kernl.*did you mean kernel"),
+        ({"data": "kin40k"}, "gpx.fit takes no data=: it trains on the arrays"),
+        ({"objective": "loo"}, "objective= both as an argument and as an option"),
+    ],
+)
+def test_arguments_that_are_no_options_are_refused(arrays, arguments, words):
+    with pytest.raises(ConfigError, match=words):
+        gpx.fit(*arrays, "approx=exact", "objective=exact_mll", keep=False, **arguments)
+
+
 def test_a_folder_in_use_is_kept(arrays, tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(ConfigError, match="is not empty"):
