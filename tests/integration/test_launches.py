@@ -76,7 +76,7 @@ CEILINGS = {
     ),
     "local_experts": (["approx=local_experts"], 124, 6),
     "committee": (["approx=committee"], 105, 6),
-    "direct": (["approx=direct", "approx.num_basis=40", "approx.restarts=0"], 77, 3),
+    "direct": (["approx=direct", "approx.num_basis=40", "approx.restarts=0"], 76, 3),
     "exact": (["approx=exact", "data.num_points=500"], 115, 8),
     "exact, iterative": (
         [
@@ -96,9 +96,9 @@ CEILINGS = {
     "vssgp": (["approx=vssgp", "approx.num_basis=40"], 275, 3),
     "qsrvm": (["approx=qsrvm", "approx.sweeps=2", "data.num_points=600"], 235, 0),
     "deep_svgp": (["approx=deep_svgp", "approx.num_inducing=64"], 349, 2),
-    "direct_mixture": (["approx=direct_mixture", "approx.num_basis=40"], 261, 3),
-    "direct_network": (["approx=direct_network", "approx.hidden=[1]", "approx.starts=2"], 159, 16),
-    "direct_logistic": ([*CLASSES, "approx=direct_logistic", "approx.num_basis=40"], 73, 1),
+    "direct_mixture": (["approx=direct_mixture", "approx.num_basis=40"], 251, 3),
+    "direct_network": (["approx=direct_network", "approx.hidden=[1]", "approx.starts=2"], 156, 16),
+    "direct_logistic": ([*CLASSES, "approx=direct_logistic", "approx.num_basis=40"], 74, 1),
     "laplace": ([*CLASSES, "approx=laplace"], 383, 24),
     "ep": ([*CLASSES, "approx=ep"], 1091, 31),
     "elliptical_slice": ([*CLASSES, "approx=elliptical_slice"], 3236, 48),

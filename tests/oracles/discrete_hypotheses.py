@@ -2,11 +2,13 @@
 
 import itertools
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from gpx.bases.sufficient_statistics import SufficientStatistics
+from gpx.methods.direct.base import DiscreteRegression
 
 
 def statistics_of(features, targets):
@@ -14,6 +16,17 @@ def statistics_of(features, targets):
     return SufficientStatistics(
         features.mT @ features, features.mT @ targets, targets @ targets, len(targets)
     )
+
+
+def mean_field_terms(sums, logits, values, log_prior, noise):
+    """Terms of the bound of a model that has nothing but what they ask for."""
+    model = SimpleNamespace(
+        statistics=sums,
+        values=lambda: values,
+        noise_terms=lambda: noise,
+        effective_log_prior=lambda q: (log_prior, 0.0),
+    )
+    return DiscreteRegression.mean_field_terms(model, logits)
 
 
 def problem(n=9, m=4, k=3, seed=0):

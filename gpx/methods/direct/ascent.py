@@ -13,6 +13,7 @@ from torch import Tensor
 from gpx.errors import ConfigError
 from gpx.methods.base.objective import Evidence
 from gpx.methods.base.own_steps import OwnSteps
+from gpx.methods.direct.mean_field import total
 from gpx.methods.direct.model import Direct
 
 MAX_STEP_LENGTH = 1e6
@@ -69,28 +70,28 @@ class CoordinateAscent(OwnSteps[Direct]):
     @torch.no_grad()
     def step(self, step: int, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:
         """One sweep; returns the bound afterwards. x, y and the generator are not read."""
-        before, logits = self.model.bound(), self.model.logits.detach().clone()
+        before, logits = self.model.bound_value(), self.model.logits.detach().clone()
         self.model.sweep()
         self._extrapolate(self.model.logits - logits)
         evidence = self._evidence()
-        self.gain = float(evidence.value - before.value)
+        self.gain = float(evidence.value) - before
         self.converged = self.gain < self.tolerance
         return evidence
 
     def _extrapolate(self, direction: Tensor) -> None:
         """Try steps of 1, 2, 4 ... times ``direction`` (m, k) and keep the last that gains."""
-        start, highest, length = self.model.logits.detach().clone(), self.model.bound().value, 1.0
+        start, highest, length = self.model.logits.detach().clone(), self.model.bound_value(), 1.0
         while length < MAX_STEP_LENGTH:
             tried = start + length * direction
-            value = self.model.bound(tried).value
-            if not bool(value > highest):
+            value = self.model.bound_value(tried)
+            if not value > highest:
                 return
             self.model.logits.copy_(tried)
             highest, length = value, 2.0 * length
 
     def _evidence(self, **facts: bool | int | float | str) -> Evidence:
-        found = self.model.bound()
-        return Evidence(found.value, "lower_bound", found.parts, None, facts)
+        terms = self.model.mean_field_terms()
+        return Evidence(total(terms), "lower_bound", terms, None, facts)
 
     @torch.no_grad()
     def final_evidence(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:

@@ -22,10 +22,9 @@ from gpx.methods.base.model import Model
 from gpx.methods.base.trained_columns import TrainedColumns
 from gpx.methods.direct.grids import WeightGrid, effective_log_prior, require_grid
 from gpx.methods.direct.mean_field import (
-    Bound,
     best_noise_logits,
-    bound,
     logits_after_sweep,
+    negative_divergence,
     squared_error,
 )
 from gpx.methods.direct.posterior import DirectPosterior
@@ -210,7 +209,7 @@ class DiscreteRegression(SummedRegression, DiscreteWeights):
             for _ in range(2):
                 q = logits.softmax(-1)
                 if self.noise is not None:
-                    error = squared_error(self.statistics, q, self.values()).value
+                    error = squared_error(self.statistics, q, self.values())
                     self.noise_logits.copy_(
                         best_noise_logits(error, self.totals[1], *self.noise_grid())
                     )
@@ -237,17 +236,22 @@ class DiscreteRegression(SummedRegression, DiscreteWeights):
             self.gram, self.projected, logits, self.values(), prior, precision
         )
 
-    @torch.no_grad()
-    def bound(self, logits: Tensor) -> Bound:
-        """The evidence lower bound of the mean field with ``logits`` (m, k), and its gradient.
+    def mean_field_terms(self, logits: Tensor) -> dict[str, Tensor]:
+        """Terms of the evidence lower bound of the mean field with ``logits`` (m, k), in nats.
+
+        Differentiable: fit, constant, and minus the divergences of weights and noise.
 
         Cost: O(m^2 + m k).
         """
-        log_q = logits.log_softmax(-1)
-        prior, constant = self.effective_log_prior(log_q.exp())
-        grid = None if self.noise is None else self.noise_grid()
-        found = bound(self.statistics, log_q, self.values(), prior, self.noise_terms(), grid)
-        return found._replace(value=found.value + constant, weights=found.weights + constant)
+        log_q, noise = logits.log_softmax(-1), self.noise_terms()
+        prior, constant = self.effective_log_prior(log_q.detach().exp())
+        error = squared_error(self.statistics, log_q.exp(), self.values())
+        return {
+            "fit": -0.5 * noise.precision * error,
+            "constant": noise.constant,
+            "weights": negative_divergence(log_q, prior).sum() + constant,
+            "noise": noise.prior,
+        }
 
     def noise_probabilities(self) -> Tensor:
         """As in ``DiscreteWeights``."""

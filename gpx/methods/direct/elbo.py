@@ -12,9 +12,8 @@ from gpx.errors import ConfigError, DidNotConverge
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.bernoulli import Bernoulli
 from gpx.likelihoods.gaussian import Gaussian
-from gpx.linalg import with_gradient
 from gpx.methods.base.objective import Evidence, Facts, Objective
-from gpx.methods.direct.mean_field import Bound
+from gpx.methods.direct.mean_field import total
 
 
 @runtime_checkable
@@ -22,21 +21,19 @@ class DiscreteWeights(Protocol):
     """What ``DirectELBO`` requires of a model."""
 
     likelihood: Gaussian
-    logits: Tensor
-    noise_logits: Tensor
     totals: Tensor
 
-    def bound(self, logits: Tensor | None = None) -> Bound:
-        """The bound and its gradient."""
+    def mean_field_terms(self, logits: Tensor | None = None) -> dict[str, Tensor]:
+        """Terms of the bound in nats, at the present logits or others; differentiable."""
+
+    def bound_value(self, logits: Tensor | None = None) -> float:
+        """Their sum."""
 
     def logits_after_sweep(self) -> Tensor:
         """Logits after one sweep of coordinate ascent."""
 
     def values(self) -> Tensor:
         """Values (k,) of the weights, differentiable if they are learned."""
-
-    def log_prior(self) -> Tensor:
-        """Log prior (k,) at the values, differentiable if it depends on learned values."""
 
     def facts(self) -> Facts:
         """Plain values for the run's record."""
@@ -79,27 +76,15 @@ class DirectELBO(Objective[DiscreteWeights]):
     ) -> Evidence:
         """The bound in nats; parts: fit, constant, and -KL of weights and noise."""
         self.check(model)
-        found = model.bound()
-        inputs, gradients = [model.logits], [found.by_logits]
-        if len(model.noise_logits):
-            inputs.append(model.noise_logits)
-            gradients.append(found.by_noise_logits)
-        values, prior = model.values(), model.log_prior()
-        if values.requires_grad:
-            if not bool(found.value.isfinite()):  # a line search catches this and steps back
-                raise DidNotConverge(
-                    "learned values of the weights have left the range of float64; use "
-                    "learn_values=False or more values"
-                )
-            inputs.append(values)
-            gradients.append(found.by_values.sum(0))
-        if prior.requires_grad:
-            inputs.append(prior)
-            gradients.append(model.logits.detach().softmax(-1).sum(0))
-        value = with_gradient(
-            found.value, inputs, [g.to(i.dtype) for g, i in zip(gradients, inputs, strict=True)]
-        )
-        return Evidence(value, self.kind, found.parts, None, model.facts())
+        terms = model.mean_field_terms()
+        value = total(terms)
+        # a line search catches this and steps back
+        if model.values().requires_grad and not bool(value.isfinite()):
+            raise DidNotConverge(
+                "learned values of the weights have left the range of float64; use "
+                "learn_values=False or more values"
+            )
+        return Evidence(value, self.kind, terms, None, model.facts())
 
     @torch.no_grad()
     def full_evidence(
@@ -121,6 +106,6 @@ class DirectELBO(Objective[DiscreteWeights]):
         and the posterior variance is too small, or too large where weights are spread over values.
         """
         found = self.evidence(model, x, y, generator=generator)
-        gain = float(model.bound(model.logits_after_sweep()).value - found.value)
+        gain = model.bound_value(model.logits_after_sweep()) - float(found.value)
         misfit = -2.0 * float(found.parts["fit"] / model.totals[1])
         return replace(found, facts=found.facts | {"sweep_gain": gain, "misfit": misfit})

@@ -14,10 +14,11 @@ from gpx.bases import Basis
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.bernoulli import Bernoulli
+from gpx.linalg import with_gradient
 from gpx.means.base import Mean
 from gpx.methods.direct.base import DiscreteWeights
 from gpx.methods.direct.grids import WeightGrid, effective_log_prior
-from gpx.methods.direct.mean_field import by_logits, negative_divergence
+from gpx.methods.direct.mean_field import negative_divergence
 
 LARGEST_START = 10.0
 """Largest expected loss per row, in nats, from which training starts where there is a choice."""
@@ -70,15 +71,6 @@ def logistic_fit(features: Tensor, offset: Tensor, log_q: Tensor, values: Tensor
     return LogisticFit(value, slope)
 
 
-class LogisticTerms(NamedTuple):
-    """Terms of the bound in nats, and the derivatives of both by the logits (m, k)."""
-
-    fit: Tensor
-    divergence: Tensor
-    fit_by_logits: Tensor
-    divergence_by_logits: Tensor
-
-
 class DirectLogistic(DiscreteWeights):
     """Two classes, P(y = 1) = sigmoid(f), with f on basis functions with discrete weights.
 
@@ -128,18 +120,20 @@ class DirectLogistic(DiscreteWeights):
             )
         self.logits = nn.Parameter(torch.zeros(0, len(self.weights), dtype=torch.float64))
 
-    @torch.no_grad()
-    def bound_terms(self, x: Tensor, y: Tensor) -> LogisticTerms:
-        """Bound on the fit of rows x (b, d) with labels y (b,), -1 and 1, and -KL(q || prior)."""
-        log_q = self.logits.detach().log_softmax(-1)
-        q = log_q.exp()
-        signed = y.unsqueeze(1) * self.basis(x) * self.scale.to(x.dtype)
-        fit = logistic_fit(signed, y * self.mean(x), log_q, self.values())
-        prior, constant = effective_log_prior(q, self.weights)
-        divergence, slope = negative_divergence(log_q, prior)
-        return LogisticTerms(
-            fit.value, divergence.sum() + constant, fit.by_logits, by_logits(q, slope)
-        )
+    def bound_terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """Terms of the bound for rows x (b, d) with labels y (b,), -1 and 1, in nats.
+
+        Differentiable by the logits: the bound on the fit, and weights, which is -KL(q || prior).
+        """
+        log_q = self.logits.log_softmax(-1)
+        with torch.no_grad():
+            signed = y.unsqueeze(1) * self.basis(x) * self.scale.to(x.dtype)
+            fit = logistic_fit(signed, y * self.mean(x), log_q, self.values())
+        prior, constant = effective_log_prior(log_q.detach().exp(), self.weights)
+        return {
+            "fit": with_gradient(fit.value, [self.logits], [fit.by_logits]),
+            "weights": negative_divergence(log_q, prior).sum() + constant,
+        }
 
     @torch.no_grad()
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
@@ -180,7 +174,7 @@ class DirectLogistic(DiscreteWeights):
         """Set q to the prior times a Gaussian around zero; the expected loss per row, in nats."""
         start = self.log_prior() - 0.5 * precision * self.values().square()
         self.logits.data = start.expand(len(self.scale), -1).clone()
-        return -float(self.bound_terms(x, y).fit) / len(x)
+        return -float(self.bound_terms(x, y)["fit"]) / len(x)
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """``variational``: q."""

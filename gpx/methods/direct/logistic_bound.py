@@ -10,9 +10,7 @@ from torch import Tensor
 from gpx.errors import ConfigError
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.bernoulli import Bernoulli
-from gpx.linalg import with_gradient
 from gpx.methods.base.objective import Evidence, Facts, Objective
-from gpx.methods.direct.logistic import LogisticTerms
 
 
 @runtime_checkable
@@ -20,10 +18,9 @@ class LogisticWeights(Protocol):
     """What ``DirectLogisticBound`` requires of a model."""
 
     likelihood: Bernoulli
-    logits: Tensor
 
-    def bound_terms(self, x: Tensor, y: Tensor) -> LogisticTerms:
-        """Bound on the fit of some rows, and -KL(q || prior)."""
+    def bound_terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """Bound on the fit of some rows, and weights, which is -KL(q || prior)."""
 
     def facts(self) -> Facts:
         """Plain values for the run's record."""
@@ -68,13 +65,10 @@ class DirectLogisticBound(Objective[LogisticWeights]):
     ) -> Evidence:
         """The bound in nats; parts: fit, and weights, which is -KL(q || prior)."""
         self.check(model)
-        found = model.bound_terms(x, y)
-        scale = self.total / len(x)
-        slope = scale * found.fit_by_logits + found.divergence_by_logits
-        fit = scale * found.fit
-        value = with_gradient(fit + found.divergence, [model.logits], [slope.to(model.logits)])
-        parts = {"fit": fit, "weights": found.divergence}
-        return Evidence(value, self.kind, parts, None, model.facts())
+        terms = model.bound_terms(x, y)
+        terms["fit"] = self.total / len(x) * terms["fit"]
+        value = terms["fit"] + terms["weights"]
+        return Evidence(value, self.kind, terms, None, model.facts())
 
     @torch.no_grad()
     def full_evidence(
@@ -89,7 +83,7 @@ class DirectLogisticBound(Objective[LogisticWeights]):
         """The bound itself, streamed over all rows."""
         fit = torch.zeros((), dtype=torch.float64, device=x.device)
         for rows_x, rows_y in zip(x.split(batch_size), y.split(batch_size), strict=True):
-            found = model.bound_terms(rows_x, rows_y)
-            fit += found.fit
-        parts = {"fit": fit, "weights": found.divergence}
-        return Evidence(fit + found.divergence, "lower_bound", parts, None, model.facts())
+            terms = model.bound_terms(rows_x, rows_y)
+            fit += terms["fit"]
+        terms["fit"] = fit
+        return Evidence(fit + terms["weights"], "lower_bound", terms, None, model.facts())

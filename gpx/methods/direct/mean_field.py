@@ -9,6 +9,7 @@ Source: Evans thesis, section 7.3. In theorem 7.1 H has to multiply the squared 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -20,25 +21,10 @@ from gpx.constants import LOG_TWO_PI
 from gpx.linalg import running_sum
 
 
-class SquaredError(NamedTuple):
-    """E |r - Phi w|^2 and its derivatives.
-
-    Attributes:
-        value (...): the expectation.
-        by_probabilities (..., m, k): derivative by the probabilities, as if they were free (their
-            sums are not held at one).
-        by_values (..., m, k): derivative by the values of each weight.
-    """
-
-    value: Tensor
-    by_probabilities: Tensor
-    by_values: Tensor
-
-
 def squared_error(
     statistics: SufficientStatistics, probabilities: Tensor, values: Tensor
-) -> SquaredError:
-    """E |r - Phi w|^2 over n rows under independent weights.
+) -> Tensor:
+    """E |r - Phi w|^2 (...) over n rows under independent weights.
 
     With means s and variances v of the weights it is |r|^2 - 2 s.c + s^T A s + diag(A).v, for
     A = Phi^T Phi and c = Phi^T r.
@@ -52,16 +38,12 @@ def squared_error(
     """
     mean = (probabilities * values).sum(-1)
     variance = (probabilities * (values - mean.unsqueeze(-1)).square()).sum(-1)
-    carried = mean @ statistics.gram
-    diagonal = statistics.gram.diagonal()
-    value = (
-        statistics.squared
-        + (mean * (carried - 2.0 * statistics.projected)).sum(-1)
-        + variance @ diagonal
-    )
-    others = 2.0 * (carried - diagonal * mean - statistics.projected).unsqueeze(-1)
-    own = diagonal.unsqueeze(-1) * values
-    return SquaredError(value, (others + own) * values, (others + 2.0 * own) * probabilities)
+    fixed = mean.detach()
+    carried = fixed @ statistics.gram
+    # s^T A s - 2 s.c by its tangent at the present s: value and gradient with one product
+    slope = 2.0 * (carried - statistics.projected)
+    of_mean = (mean * slope).sum(-1) - (fixed * carried).sum(-1)
+    return statistics.squared + of_mean + variance @ statistics.gram.diagonal()
 
 
 def cumulants(probabilities: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -77,19 +59,13 @@ def cumulants(probabilities: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Te
     return mean, square.sum(-1), (square * off).sum(-1)
 
 
-def negative_divergence(log_q: Tensor, log_prior: Tensor) -> tuple[Tensor, Tensor]:
-    """-KL(q || prior) (...) of discrete variables, and its derivative by the probabilities of q.
+def negative_divergence(log_q: Tensor, log_prior: Tensor) -> Tensor:
+    """-KL(q || prior) (...) of discrete variables.
 
     Args:
         log_q (..., k), log_prior (k,): normalised and finite.
     """
-    slope = log_prior - log_q
-    return (log_q.exp() * slope).sum(-1), slope - 1.0
-
-
-def by_logits(q: Tensor, slope: Tensor) -> Tensor:
-    """Derivative by logits (..., k), from the derivative ``slope`` by q = softmax(logits)."""
-    return q * (slope - (q * slope).sum(-1, keepdim=True))
+    return (log_q.exp() * (log_prior - log_q)).sum(-1)
 
 
 class NoiseTerms(NamedTuple):
@@ -121,7 +97,7 @@ def discrete_noise_terms(
     q = log_q.exp()
     constant = -0.5 * num_data * (q @ values.log() + LOG_TWO_PI)
     return NoiseTerms(
-        q @ values.reciprocal(), constant, negative_divergence(log_q, log_prior)[0], log_q
+        q @ values.reciprocal(), constant, negative_divergence(log_q, log_prior), log_q
     )
 
 
@@ -130,73 +106,9 @@ def best_noise_logits(error: Tensor, num_data: Tensor, values: Tensor, log_prior
     return log_prior - 0.5 * (num_data * values.log() + error / values)
 
 
-class Bound(NamedTuple):
-    """The evidence lower bound of regression on discrete weights; nats.
-
-    Attributes:
-        value (): fit + constant + weights + noise.
-        fit (): -E |r - Phi w|^2 E 1/s / 2.
-        constant (): -n E log(2 pi s) / 2.
-        weights (), noise (): -KL(q || prior) of the weights and of the noise variance.
-        by_logits (m, k), by_noise_logits (k_s,): derivatives of the value.
-        by_values (m, k): derivative of the fit by the values of each weight.
-    """
-
-    value: Tensor
-    fit: Tensor
-    constant: Tensor
-    weights: Tensor
-    noise: Tensor
-    by_logits: Tensor
-    by_noise_logits: Tensor
-    by_values: Tensor
-
-    @property
-    def parts(self) -> dict[str, Tensor]:
-        """The four terms of the value by name."""
-        return {name: getattr(self, name) for name in ("fit", "constant", "weights", "noise")}
-
-
-def bound(
-    statistics: SufficientStatistics,
-    log_q: Tensor,
-    values: Tensor,
-    log_prior: Tensor,
-    noise: NoiseTerms,
-    noise_grid: tuple[Tensor, Tensor] | None = None,
-) -> Bound:
-    """The lower bound E log p(y | w, s) - KL on log p(y), exact, with its gradient in closed form.
-
-    Args:
-        statistics: sums over n rows.
-        log_q (m, k), values (k,), log_prior (k,): of the weights.
-        noise: terms of the noise variance.
-        noise_grid: possible noise variances (k_s,) and their log prior (k_s,); None if it is known.
-
-    Cost: O(m^2 + m k + k_s), independent of n.
-    """
-    q = log_q.exp()
-    error = squared_error(statistics, q, values)
-    divergence, slope = negative_divergence(log_q, log_prior)
-    fit = -0.5 * noise.precision * error.value
-    total = divergence.sum()
-    slope = slope - 0.5 * noise.precision * error.by_probabilities
-    by_noise_logits = noise.log_q  # empty for a known noise variance
-    if noise_grid is not None:
-        variances, prior = noise_grid
-        log_likelihood = -0.5 * (statistics.num_data * variances.log() + error.value / variances)
-        noise_slope = log_likelihood + negative_divergence(noise.log_q, prior)[1]
-        by_noise_logits = by_logits(noise.log_q.exp(), noise_slope)
-    return Bound(
-        fit + noise.constant + total + noise.prior,
-        fit,
-        noise.constant,
-        total,
-        noise.prior,
-        by_logits(q, slope),
-        by_noise_logits,
-        -0.5 * noise.precision * error.by_values,
-    )
+def total(terms: Mapping[str, Tensor]) -> Tensor:
+    """The bound () from its terms by name."""
+    return torch.stack(list(terms.values())).sum()
 
 
 def logits_after_sweep(

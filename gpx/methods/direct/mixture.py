@@ -15,7 +15,7 @@ from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
 from gpx.methods.direct.base import DiscreteRegression
 from gpx.methods.direct.grids import NoiseGrid, WeightGrid
-from gpx.methods.direct.mean_field import squared_error
+from gpx.methods.direct.mean_field import squared_error, total
 from gpx.tensor_checks import check_at_least
 
 MIN_SWEEP_GAIN = 1e-3
@@ -101,7 +101,7 @@ class DirectMixture(DiscreteRegression):
     def exact_terms(self) -> dict[str, Tensor]:
         """All terms of the bound but the entropy, exact, in nats: fit, constant, prior, noise."""
         shares, q, noise = self.log_shares().exp(), self.log_q().exp(), self.noise_terms()
-        error = squared_error(self.statistics, q, self.values()).value
+        error = squared_error(self.statistics, q, self.values())
         return {
             "fit": -0.5 * noise.precision * (shares @ error),
             "constant": noise.constant,
@@ -127,10 +127,10 @@ class DirectMixture(DiscreteRegression):
         before = -math.inf
         for _ in range(self.sweeps):
             logits = self.logits_after_sweep(logits)
-            found = self.bound(logits)
+            terms = self.mean_field_terms(logits)
             if self.noise is not None:
-                self.noise_logits.copy_(self.best_noise_logits(found.fit))
-            value = float(found.value)
+                self.noise_logits.copy_(self.best_noise_logits(terms["fit"]))
+            value = float(total(terms))
             if value - before < MIN_SWEEP_GAIN:
                 break
             before = value

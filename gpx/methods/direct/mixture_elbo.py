@@ -15,7 +15,7 @@ from gpx.errors import ConfigError
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.methods.base.objective import Evidence, Facts, Objective
-from gpx.methods.direct.mean_field import draw_codes
+from gpx.methods.direct.mean_field import draw_codes, total
 
 
 @runtime_checkable
@@ -65,8 +65,7 @@ class DirectMixtureELBO(Objective[MixtureWeights]):
         self.check(model)
         terms = model.exact_terms()
         terms["entropy"] = entropy_bound(model.log_shares(), model.log_q(), model.tangent)
-        value = torch.stack(list(terms.values())).sum()
-        return Evidence(value, self.kind, terms, None, model.facts())
+        return Evidence(total(terms), self.kind, terms, None, model.facts())
 
 
 class DirectSampledELBO(Objective[MixtureWeights]):
@@ -120,8 +119,7 @@ class DirectSampledELBO(Objective[MixtureWeights]):
         baseline = (fixed - fixed.sum()) / (self.draws - 1)
         surrogate = entropy_surrogate(logs, baseline)
         terms["entropy"] = surrogate - surrogate.detach() - fixed.mean()
-        value = torch.stack(list(terms.values())).sum()
-        return Evidence(value, self.kind, terms, None, model.facts())
+        return Evidence(total(terms), self.kind, terms, None, model.facts())
 
     @torch.no_grad()
     def full_evidence(

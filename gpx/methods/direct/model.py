@@ -15,7 +15,7 @@ from gpx.linalg import running_sum
 from gpx.means.base import Mean
 from gpx.methods.direct.base import DiscreteRegression
 from gpx.methods.direct.grids import NoiseGrid, WeightGrid, log_weights
-from gpx.methods.direct.mean_field import Bound
+from gpx.methods.direct.mean_field import total
 from gpx.methods.direct.rounds import SweptRounds
 from gpx.tensor_checks import check_at_least
 
@@ -119,20 +119,20 @@ class Direct(SweptRounds, DiscreteRegression):
         """As in ``DiscreteRegression``; None starts from the present logits."""
         return super().logits_after_sweep(self.logits.detach() if logits is None else logits, share)
 
-    def bound(self, logits: Tensor | None = None) -> Bound:
-        """As in ``DiscreteRegression``; None evaluates it at the present logits."""
-        return super().bound(self.logits.detach() if logits is None else logits)
+    def mean_field_terms(self, logits: Tensor | None = None) -> dict[str, Tensor]:
+        """As in ``DiscreteRegression``; None: those at the present logits."""
+        return super().mean_field_terms(self.logits if logits is None else logits)
 
     @torch.no_grad()
     def sweep(self) -> None:
         """As in ``SweptRounds``. Cost: O(m^2 + m k)."""
         if self.noise is not None:
-            self.noise_logits.copy_(self.best_noise_logits(self.bound().fit))
+            self.noise_logits.copy_(self.best_noise_logits(self.mean_field_terms()["fit"]))
         self.logits.copy_(self.logits_after_sweep())
 
-    def bound_value(self) -> float:
-        """As in ``SweptRounds``."""
-        return float(self.bound().value)
+    def bound_value(self, logits: Tensor | None = None) -> float:
+        """As in ``SweptRounds``; at the present logits, or at ``logits`` (m, k)."""
+        return float(total(self.mean_field_terms(logits)).detach())
 
     @torch.no_grad()
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:

@@ -13,7 +13,7 @@ from gpx.bases.sufficient_statistics import SufficientStatistics, accumulate_sta
 from gpx.errors import ConfigError
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.methods.direct.grids import NoiseGrid, WeightGrid, effective_log_prior, require_grid
-from gpx.methods.direct.mean_field import best_noise_logits, negative_divergence
+from gpx.methods.direct.mean_field import best_noise_logits, negative_divergence, total
 from gpx.methods.direct.network_posterior import DirectNetworkPosterior
 from gpx.methods.direct.polynomial import (
     expectations,
@@ -157,7 +157,7 @@ class DirectNetwork(SummedRegression, SweptRounds):
         return {
             "fit": self._fit(log_q.exp()),
             "constant": noise.constant,
-            "weights": negative_divergence(log_q, prior)[0].sum() + prior_constant,
+            "weights": negative_divergence(log_q, prior).sum() + prior_constant,
             "noise": noise.prior,
         }
 
@@ -219,7 +219,7 @@ class DirectNetwork(SummedRegression, SweptRounds):
 
     def bound_value(self) -> float:
         """As in ``SweptRounds``."""
-        return float(torch.stack(list(self.bound_terms().values())).sum().detach())
+        return float(total(self.bound_terms()).detach())
 
     def sparsity(self) -> float:
         """Expected share of zero weights in a draw from q; ConfigError if zero is not a value."""

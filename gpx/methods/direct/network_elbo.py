@@ -10,6 +10,7 @@ from torch import Tensor
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.methods.base.objective import Evidence, Facts, Objective
+from gpx.methods.direct.mean_field import total
 
 
 @runtime_checkable
@@ -51,5 +52,4 @@ class DirectNetworkELBO(Objective[NetworkWeights]):
         """The bound in nats; parts: fit, constant, and -KL of weights and noise."""
         self.check(model)
         terms = model.bound_terms()
-        value = torch.stack(list(terms.values())).sum()
-        return Evidence(value, self.kind, terms, None, model.facts())
+        return Evidence(total(terms), self.kind, terms, None, model.facts())

@@ -4,10 +4,11 @@ import pytest
 import torch
 
 from gpx.bases import RandomFourier
+from gpx.errors import ConfigError
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
-from gpx.models import Direct
+from gpx.models import Direct, DirectMixture
 from gpx.objectives import DirectELBO
 
 
@@ -46,3 +47,11 @@ def test_removed_rows_change_neither_bound_nor_gradient():
     for value, gradient in found[1:]:
         assert torch.equal(value, found[0][0])
         assert torch.equal(gradient, found[0][1])
+
+
+def test_a_mixture_is_referred_to_its_own_bound():
+    parts = {"kernel": RBF(1), "mean": Zero(), "likelihood": Gaussian(0.1), "num_basis": 4}
+    model = DirectMixture(basis=RandomFourier, **parts).double()
+    x = torch.zeros(3, 1, dtype=torch.float64)
+    with pytest.raises(ConfigError, match="DirectELBO needs Direct, or a model with bound_value"):
+        DirectELBO().evidence(model, x, x[:, 0])

@@ -2,16 +2,22 @@
 
 import pytest
 import torch
-from discrete_hypotheses import hypotheses, log_likelihood, problem, statistics_of
+from discrete_hypotheses import (
+    hypotheses,
+    log_likelihood,
+    mean_field_terms,
+    problem,
+    statistics_of,
+)
 from torch.autograd.functional import jacobian
 
 from gpx.methods.direct.mean_field import (
-    bound,
     cumulants,
     discrete_noise_terms,
     draw_codes,
     known_noise_terms,
     squared_error,
+    total,
 )
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
@@ -34,37 +40,32 @@ def enumerated(features, targets, values, log_q, log_prior, log_noise, variances
 
 def test_the_bound_is_the_sum_over_all_hypotheses_and_noise_variances():
     features, targets, values, log_q, log_prior = problem()
-    sums = statistics_of(features, targets)
     noise = discrete_noise_terms(NOISE, VARIANCES, NOISE_PRIOR, len(targets))
-    found = bound(sums, log_q, values, log_prior, noise, (VARIANCES, NOISE_PRIOR))
+    terms = mean_field_terms(statistics_of(features, targets), log_q, values, log_prior, noise)
     want = enumerated(features, targets, values, log_q, log_prior, NOISE, VARIANCES, NOISE_PRIOR)
-    torch.testing.assert_close(found.value, want, **EXACT)
-    parts = found.fit + found.constant + found.weights + found.noise
-    torch.testing.assert_close(found.value, parts, **EXACT)
+    torch.testing.assert_close(total(terms), want, **EXACT)
+    assert list(terms) == ["fit", "constant", "weights", "noise"]
 
 
 def test_the_bound_of_a_known_noise_variance_is_that_of_a_grid_of_one():
     features, targets, values, log_q, log_prior = problem()
     sums = statistics_of(features, targets)
     one, certain = VARIANCES[1:2], torch.zeros(1).double()
-    known = bound(sums, log_q, values, log_prior, known_noise_terms(one[0], len(targets)))
-    noise = discrete_noise_terms(certain, one, certain, len(targets))
-    grid = bound(sums, log_q, values, log_prior, noise, (one, certain))
-    torch.testing.assert_close(known.value, grid.value, **EXACT)
-    torch.testing.assert_close(known.by_logits, grid.by_logits, **EXACT)
-    torch.testing.assert_close(grid.by_noise_logits, certain, **EXACT)
+    known = known_noise_terms(one[0], len(targets))
+    grid = discrete_noise_terms(certain, one, certain, len(targets))
     want = enumerated(features, targets, values, log_q, log_prior, certain, one, certain)
-    torch.testing.assert_close(known.value, want, **EXACT)
+    for noise in (known, grid):
+        found = total(mean_field_terms(sums, log_q, values, log_prior, noise))
+        torch.testing.assert_close(found, want, **EXACT)
 
 
 def test_the_bound_stays_below_the_log_evidence_of_all_hypotheses():
     features, targets, values, log_q, log_prior = problem()
-    sums = statistics_of(features, targets)
-    variance = VARIANCES[1]
-    found = bound(sums, log_q, values, log_prior, known_noise_terms(variance, len(targets)))
+    noise = known_noise_terms(VARIANCES[1], len(targets))
+    terms = mean_field_terms(statistics_of(features, targets), log_q, values, log_prior, noise)
     weights, log_mass = hypotheses(log_prior.expand_as(log_q), values)
-    joint = log_likelihood(features, targets, weights, float(variance)) + log_mass
-    assert float(found.value) < float(joint.logsumexp(0))
+    joint = log_likelihood(features, targets, weights, float(VARIANCES[1])) + log_mass
+    assert float(total(terms)) < float(joint.logsumexp(0))
 
 
 def test_gradients_are_those_of_the_enumerated_bound():
@@ -83,12 +84,15 @@ def test_gradients_are_those_of_the_enumerated_bound():
             NOISE_PRIOR,
         )
 
+    def bound(logits, noise_logits, values):
+        log_noise = noise_logits.log_softmax(-1)
+        noise = discrete_noise_terms(log_noise, VARIANCES, NOISE_PRIOR, len(targets))
+        return total(mean_field_terms(sums, logits, values, log_prior, noise))
+
     # the logits of a softmax are free up to a constant: shift them
-    want = jacobian(enumerated_bound, (log_q + 0.3, NOISE - 1.0, values))
-    noise = discrete_noise_terms(NOISE, VARIANCES, NOISE_PRIOR, len(targets))
-    found = bound(sums, log_q, values, log_prior, noise, (VARIANCES, NOISE_PRIOR))
-    got = found.by_logits, found.by_noise_logits, found.by_values.sum(0)
-    for mine, oracle in zip(got, want, strict=True):
+    at = log_q + 0.3, NOISE - 1.0, values
+    found, want = jacobian(bound, at), jacobian(enumerated_bound, at)
+    for mine, oracle in zip(found, want, strict=True):
         torch.testing.assert_close(mine, oracle, **EXACT)
 
 
@@ -98,14 +102,16 @@ def test_components_are_a_leading_dimension_and_every_weight_may_have_values_of_
     own = values + torch.arange(4.0).double().unsqueeze(1)
     both = torch.stack([log_q.exp(), log_q.roll(1, 0).exp()])
     found = squared_error(sums, both, own)
+    slopes = jacobian(lambda q, values: squared_error(sums, q, values).sum(), (both, own))
+    each = [jacobian(lambda q, v: squared_error(sums, q, v), (q, own)) for q in both]
+    torch.testing.assert_close(slopes[0], torch.stack([by_q for by_q, _ in each]), **EXACT)
+    torch.testing.assert_close(slopes[1], sum(by_values for _, by_values in each), **EXACT)
     for number, q in enumerate(both):
-        alone = squared_error(sums, q, own)
-        for mine, oracle in zip(found, alone, strict=True):
-            torch.testing.assert_close(mine[number], oracle, **EXACT)
+        torch.testing.assert_close(found[number], squared_error(sums, q, own), **EXACT)
         weights, log_mass = hypotheses(q.log(), torch.arange(3))
         chosen = torch.stack([own[j][weights[:, j]] for j in range(4)], 1)
         error = (targets - chosen @ features.mT).square().sum(1)
-        torch.testing.assert_close(found.value[number], log_mass.exp() @ error, **EXACT)
+        torch.testing.assert_close(found[number], log_mass.exp() @ error, **EXACT)
 
 
 @pytest.mark.parametrize("order", [1, 2, 3])
