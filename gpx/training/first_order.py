@@ -72,7 +72,7 @@ class FirstOrder(Optimizer):
         if settled is not None:
             require_number("settled", settled)
         self.settled = settled
-        self.settling: Settling | None = None
+        self.settling = Settling(None, 1)
         self.parameters: dict[str, list[nn.Parameter]] = {}
         self.optimisers: dict[str, torch.optim.Optimizer] = {}
         self.limits: dict[str, list[tuple[nn.Parameter, float]]] = {}
@@ -91,14 +91,11 @@ class FirstOrder(Optimizer):
         objective = session.objective
         num_data = objective.num_data(session.x)
         self.bind(session.model.parameter_groups(), session.limit, session.model, num_data)
-        if self.settling is None and session.budget is not None:
-            self.settling = Settling(None, session.limit)
         self.factors = session.model.rate_factors()
         if session.resumed:
             self.load_state_dict(session.pending)
-            if self.settling is not None:
-                clock = (session.seconds, session.seconds_of_start, session.budget)
-                self.settling.given_more_time(session.step, *clock)
+            clock = (session.seconds, session.seconds_of_start, session.budget)
+            self.settling.given_more_time(session.step, *clock)
         batches = _batches(session) if objective.batching == "minibatch" else None
         every = [p for group in self.parameters.values() for p in group]
         evaluate = shared_evaluation(self._evaluation(session), every, objective.shared)
@@ -119,7 +116,7 @@ class FirstOrder(Optimizer):
                 session.step += 1
                 total += loss
                 summed += 1
-                if self.settling is not None and self.settling.add(loss, session.step):
+                if self.settling.add(loss, session.step):
                     self._set_last_step(session)
                 log = session.log_due()
                 mean_loss = float(total) / summed if log else 0.0  # the only host synchronisation
@@ -138,7 +135,7 @@ class FirstOrder(Optimizer):
         for parameter, before in placed:
             if not torch.equal(parameter, before):  # moments are of the points before
                 self.optimisers["inducing"].state.pop(parameter, None)
-        if session.step < session.limit and self.settling is not None:
+        if session.step < session.limit:
             if self.settling.ran_out or session.out_of_time:
                 return session.ended_in_time()
             return f"the evidence settled: {session.step} of max_steps={session.limit} steps done"
@@ -146,7 +143,7 @@ class FirstOrder(Optimizer):
 
     def _end_by_budget(self, session: Session) -> None:
         """Set the last step of the run once the last share of its time has begun."""
-        if self.settling is None or session.budget is None:
+        if session.budget is None:
             return
         clock = (session.seconds, session.seconds_of_start, session.budget)
         if self.settling.run_out(session.step, *clock):
@@ -154,7 +151,7 @@ class FirstOrder(Optimizer):
 
     def _set_last_step(self, session: Session) -> None:
         """Set the last step of the run, and tell the user if the evidence has settled."""
-        if self.settling is None or self.settling.at is None:
+        if self.settling.at is None:
             session.max_steps = session.limit
             return
         if self.settling.ran_out:  # in a resumed run
@@ -268,10 +265,8 @@ class FirstOrder(Optimizer):
                 f"({', '.join(self.parameters)}) is 0; set optimizer.groups.*.lr"
             )
         frozen = {role: self.settings[role].get("freeze_steps", 0) for role in self.parameters}
-        self.settling = None
-        if self.settled is not None:
-            thawed = max((f for f in frozen.values() if f < max_steps), default=0)
-            self.settling = Settling(self.settled, max_steps, thawed)
+        thawed = max((f for f in frozen.values() if f < max_steps), default=0)
+        self.settling = Settling(self.settled, max_steps, thawed)
         if frozen and min(frozen.values()) > 0:
             role = min(frozen, key=lambda name: frozen[name])
             raise ConfigError(
@@ -291,7 +286,7 @@ class FirstOrder(Optimizer):
     def _progress(self, step: int) -> float:
         """Share of the schedule completed at ``step``, in [0, 1]."""
         settling = self.settling
-        if settling is None or settling.at is None or step < settling.at:
+        if settling.at is None or step < settling.at:
             return step / max(1, self.max_steps)
         begun = settling.at / max(1, self.max_steps)
         left = max(1, settling.end(self.max_steps) - settling.at)
@@ -337,11 +332,11 @@ class FirstOrder(Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """State of every optimiser by role, factors of their rates, and the stopping rule."""
         state = {role: optimiser.state_dict() for role, optimiser in self.optimisers.items()}
-        rule = {} if self.settling is None else {"settling": self.settling.state_dict()}
-        return {**state, "rate_factors": dict(self.factors), **rule}
+        rule = self.settling.state_dict()
+        return {**state, "rate_factors": dict(self.factors), "settling": rule}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore ``state_dict``; older ones have no factors. Settings are those of this run."""
+        """Restore ``state_dict``, of this run's settings; older ones lack factors or the rule."""
         self.factors = dict(state.get("rate_factors", {}))
         for role, optimiser in self.optimisers.items():
             own = [{k: v for k, v in g.items() if k != "params"} for g in optimiser.param_groups]
@@ -364,7 +359,7 @@ class FirstOrder(Optimizer):
                     moments = optimiser.state.get(parameter)
                     if moments:  # of a run without it
                         moments.setdefault("max_exp_avg_sq", moments["exp_avg_sq"].clone())
-        if self.settling is not None and "settling" in state:
+        if "settling" in state:
             self.settling.load_state_dict(state["settling"])
 
 

@@ -41,7 +41,6 @@ class Settling:
         self.rest = self.length
         self.ran_out = False
         self.budget: float | None = None  # in which time ran out, in seconds
-        self.broken = False  # whether the current stretch lacks losses
 
     def add(self, loss: Tensor, step: int) -> bool:
         """Add the loss of a step; returns whether the evidence has just settled.
@@ -52,14 +51,13 @@ class Settling:
         """
         if self.tolerance is None or self.at is not None or step <= self.start:
             return False
+        if self.sums is None and (step - self.start) % self.length != 1:
+            return False  # earlier losses of this stretch are missing
         if self._powers is None:
             self._powers = torch.arange(1.0, 3.0, dtype=torch.float64, device=loss.device)
         pair = loss.detach() ** self._powers
         self.sums = pair if self.sums is None else self.sums + pair
         if (step - self.start) % self.length:
-            return False
-        if self.broken:  # its mean would not be that of a whole stretch
-            self.sums, self.broken = None, False
             return False
         total, squares = (float(part) / self.length for part in self.sums)
         mean, error = total, max(squares - total**2, 0.0) / self.length
@@ -100,7 +98,7 @@ class Settling:
             return
         if budget is None or seconds < (1.0 - LAST_SHARE) * budget:
             self.at, self.rest, self.ran_out = None, self.length, False
-            self.before, self.broken = None, True
+            self.before = self.sums = None
         elif self.budget is not None and budget > self.budget and step >= self.at + self.rest:
             # it ended, and has a little more
             self.at, self.ran_out = None, False
@@ -112,15 +110,19 @@ class Settling:
 
     def state_dict(self) -> dict[str, Any]:
         """State that a resumed run needs."""
-        names = ("sums", "before", "at", "rest", "ran_out", "budget", "broken", "length")
+        names = ("sums", "before", "at", "rest", "ran_out", "budget", "length", "start")
         return {name: getattr(self, name) for name in names}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore ``state_dict``; if stretches have another length now, skip the current one."""
-        self.sums, self.at = state["sums"], state["at"]
-        self.rest, self.ran_out = state.get("rest", self.length), state.get("ran_out", False)
-        self.budget = state.get("budget")
-        self.broken = state.get("broken", False)
-        self.before = None if state["before"] is None else tuple(state["before"])
-        if state.get("length", self.length) != self.length:
-            self.before, self.broken = None, True
+        """Restore ``state_dict``.
+
+        If the rule is off now, the run has not settled. If stretches begin at other steps now, the
+        next whole one is the first one compared.
+        """
+        self.ran_out, self.budget = state.get("ran_out", False), state.get("budget")
+        if self.tolerance is not None or self.ran_out:
+            self.at, self.rest = state["at"], state.get("rest", self.length)
+        alike = all(state.get(n, getattr(self, n)) == getattr(self, n) for n in ("length", "start"))
+        if self.tolerance is not None and alike:
+            self.before = None if state["before"] is None else tuple(state["before"])
+            self.sums = None if state.get("broken") else state["sums"]  # older states may lack some

@@ -159,6 +159,9 @@ def test_a_settled_run_goes_on_only_where_it_is_told_not_to_settle(arrays, tmp_p
     said = capsys.readouterr().err
     assert "the evidence has settled" in said
     assert "training ends; optimizer.settled=null takes all steps" in said
+    limited = ["optimizer.settled=null", "trainer.budget=600"]
+    found = resume(folder, options=[f"trainer.max_steps={before + 90}", *limited])
+    assert found["train.steps"] == before + 90
     found = resume(folder, options=[*more, "optimizer.settled=null"])
     assert found["train.steps"] == before + 900
 
@@ -219,6 +222,30 @@ def test_more_steps_in_the_middle_of_a_stretch_settle_nothing():
     longer = Settling(1e-3, 1700)  # whose stretches of 170 end at step 1020
     longer.load_state_dict(rule.state_dict())
     assert falling(longer, 1001, 1700) is None
+
+
+def test_a_rule_switched_off_forgets_that_a_run_settled():
+    rule = Settling(1e-3, 1000)
+    rule.load_state_dict({"sums": None, "before": (0.5, 0.0), "at": 300})
+    off = Settling(None, 1000)
+    off.load_state_dict(rule.state_dict())
+    assert off.end(1000) == 1000
+
+
+def test_a_rule_switched_on_in_the_middle_of_a_stretch_settles_nothing():
+    off = Settling(None, 1000)
+    assert falling(off, 1, 325) is None
+    rule = Settling(1e-3, 1000)
+    rule.load_state_dict(off.state_dict())
+    assert falling(rule, 326, 1000) is None
+
+
+def test_other_steps_at_which_parameters_thaw_settle_nothing():
+    rule = Settling(1e-3, 1000, start=30)
+    assert falling(rule, 1, 320) is None
+    other = Settling(1e-3, 1000)
+    other.load_state_dict(rule.state_dict())
+    assert falling(other, 321, 1000) is None
 
 
 def test_a_state_of_before_there_were_budgets_goes_on():
