@@ -126,7 +126,7 @@ def parts_of(method: str, likelihood: str) -> Parts:
         objective = build(config, "objective")
         objective.check(model)
     except GPXError as error:
-        error.args = (with_option_names(str(error), config, CONFIGS),)
+        error.args = (with_option_names(str(error), config),)
         raise
     return Parts(model, objective, config)
 

@@ -26,7 +26,7 @@ ABOVE = (
 
 def option_pattern() -> re.Pattern[str]:
     """Options as they are written on the command line: dotted names, and choices of groups."""
-    dotted = "|".join(re.escape(name) for name in known_names(CONFIGS) if "." in name)
+    dotted = "|".join(re.escape(name) for name in known_names() if "." in name)
     choices = [
         f"{path.parent.name}={path.stem}"
         for path in CONFIGS.glob("*/*.yaml")

@@ -19,7 +19,6 @@ from gpx.errors import CheckpointError, ConfigError
 from gpx.installation import command
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.options.build import build
-from gpx.options.config import CONFIGS
 from gpx.options.names import option_names
 from gpx.runs.calibration_report import calibration_report
 from gpx.runs.certification import (
@@ -96,7 +95,7 @@ def main(arguments: list[str] | None = None) -> None:
         device = options.get("device", "cpu")
         resolve_device(device, "device")  # here, as messages inside name options of the run
         config = folder.read_config(trust)
-        with option_names(config, CONFIGS):
+        with option_names(config):
             predictor = finished_predictor(folder, config, device)
             given = {name: _rows(predictor, options[name]) for name in FILES if name in options}
             data = _training_data(config, folder)

@@ -17,7 +17,6 @@ from gpx.data.columns.frame import plain_values
 from gpx.data.tables.prediction_input import NewRows
 from gpx.errors import ConfigError
 from gpx.installation import command
-from gpx.options.config import CONFIGS
 from gpx.options.names import option_names
 from gpx.runs.exporting.export import Format, export, output_path
 from gpx.runs.exporting.onnx_program import require_packages
@@ -99,7 +98,7 @@ def _predict(arguments: list[str]) -> None:
     resolve_device(device, "device")  # here, as messages inside name options of the run
     config = folder.read_config(trust)
     try:
-        with option_names(config, CONFIGS):
+        with option_names(config):
             predictor = finished_predictor(folder, config, device)
             rows = read_rows(source, predictor.coding or Coding.of_numbers(predictor.columns))
             _write_predictions(output, predictor, rows)

@@ -59,10 +59,10 @@ def main() -> None:
     SweepTable.folders.clear()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come here instead of Hydra's own printing
     try:
-        require_no_dashes(arguments, CONFIGS)
+        require_no_dashes(arguments)
         arguments = with_kernel_expressions(arguments, [CONFIGS, *_own_folders(arguments)])
         sys.argv[1:] = arguments
-        check_choices(arguments, CONFIGS)
+        check_choices(arguments)
         target = _resume_target(arguments)
         with launched_processes() as processes:
             if processes.count > 1 and {"-m", "--multirun"} & set(arguments):
@@ -92,7 +92,7 @@ def main() -> None:
     except GPXError as error:
         _fail(error)
     except (HydraException, OmegaConfBaseException) as error:
-        _fail(explain(error, CONFIGS, arguments))
+        _fail(explain(error, arguments))
     except OSError as error:
         _fail(describe_file_error(error))
     except RuntimeError as error:
@@ -157,7 +157,7 @@ def _compose_again(before: Sequence[str], after: Sequence[str]) -> DictConfig:
     try:
         return hydra.compose("train", overrides=options)
     except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(explain(error, CONFIGS, options)) from error
+        raise ConfigError(explain(error, options)) from error
 
 
 def _relative(folder: RunFolder) -> RunFolder:

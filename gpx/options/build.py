@@ -12,7 +12,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from gpx.errors import ConfigError, GPXError
 from gpx.methods.base.model import Hyperparameters, Model
-from gpx.options.config import CONFIGS
 from gpx.options.names import with_option_names
 from gpx.options.types import check_option_names, check_option_types
 
@@ -39,7 +38,7 @@ def build(config: DictConfig, group: str, **arguments: Any) -> Any:
         cause: BaseException | None = error
         while cause is not None:
             if isinstance(cause, GPXError):
-                cause.args = (with_option_names(str(cause), config, CONFIGS, group.split(".")[0]),)
+                cause.args = (with_option_names(str(cause), config, group.split(".")[0]),)
                 raise cause from None
             cause = cause.__cause__
         why = first_line(error.__cause__ or error)

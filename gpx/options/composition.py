@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -40,44 +41,43 @@ MAX_LISTED = 6
 """Most choices that are listed for an option."""
 
 
-def composed(overrides: Sequence[str], config_folder: Path = CONFIGS) -> DictConfig:
+def composed(overrides: Sequence[str]) -> DictConfig:
     """The config of a run, from options as on the command line.
 
     Args:
         overrides: ``group=choice`` and ``name=value``.
-        config_folder: contains ``train.yaml`` and the groups.
 
     Raises:
-        ConfigError: an option does not exist or cannot be read, or the folder is missing.
+        ConfigError: an option does not exist or cannot be read, or there are no configs.
     """
-    if not (config_folder / "train.yaml").is_file():
+    if not (CONFIGS / "train.yaml").is_file():
         raise ConfigError(
-            f"there are no configs in {config_folder}: reinstall gpx with pip install gpx-torch, "
+            f"there are no configs in {CONFIGS}: reinstall gpx with pip install gpx-torch, "
             "or from its repository with pip install -e ."
         )
     with COMPOSING:
         try:
-            overrides = with_kernel_expressions(overrides, [config_folder])
-            check_choices(overrides, config_folder)
-            with _composing(config_folder):
+            overrides = with_kernel_expressions(overrides, [CONFIGS])
+            check_choices(overrides)
+            with _composing():
                 return with_choices_made(compose("train", overrides=list(overrides)))
         except (HydraException, OmegaConfBaseException) as error:  # explained by composing again
-            raise ConfigError(explain(error, config_folder, overrides)) from error
+            raise ConfigError(explain(error, overrides)) from error
 
 
 @contextmanager
-def _composing(config_folder: Path) -> Iterator[None]:
-    """Initialise Hydra for this folder; afterwards a running Hydra application is restored."""
+def _composing() -> Iterator[None]:
+    """Initialise Hydra for the configs; afterwards a running Hydra application is restored."""
     running = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:
-        with initialize_config_dir(str(config_folder), version_base="1.3"):
+        with initialize_config_dir(str(CONFIGS), version_base="1.3"):
             yield
     finally:
         GlobalHydra.instance().hydra = running
 
 
-def check_choices(arguments: Sequence[str], config_folder: Path) -> None:
+def check_choices(arguments: Sequence[str]) -> None:
     """Refuse choices of groups for which Hydra gives no helpful error.
 
     These are ``kernel=null`` and ``kernel=1``, and lists: of ``kernel=[rbf,periodic]`` Hydra would
@@ -90,15 +90,15 @@ def check_choices(arguments: Sequence[str], config_folder: Path) -> None:
     options = [a for a in arguments if "=" in a and not a.startswith("-")]
     for override in OverridesParser.create().parse_overrides(options):
         group = override.key_or_group
-        if not (config_folder / group).is_dir() or override.is_delete():
+        if not (CONFIGS / group).is_dir() or override.is_delete():
             continue
         value = override.value()
         for choice in value.list if isinstance(value, ChoiceSweep) else [value]:
             if not isinstance(choice, (str, QuotedString, Glob)):
-                raise ConfigError(_explain_choice(group, choice, config_folder))
+                raise ConfigError(_explain_choice(group, choice))
 
 
-def require_no_dashes(arguments: Sequence[str], config_folder: Path) -> None:
+def require_no_dashes(arguments: Sequence[str]) -> None:
     """Refuse options written with dashes, such as ``--kernel=rbf`` or ``--max_steps 3``.
 
     Raises:
@@ -108,17 +108,15 @@ def require_no_dashes(arguments: Sequence[str], config_folder: Path) -> None:
         name, _, value = argument.removeprefix("--").partition("=")
         if not argument.startswith("--") or name in FLAGS:
             continue
-        if name in known_names(config_folder):
+        if name in known_names():
             raise ConfigError(
                 f"{argument}: options have no dashes; write {name}={value or 'VALUE'}"
             )
-        raise ConfigError(
-            f"{argument}: options have no dashes; also, {_explain_unknown(name, config_folder, ())}"
-        )
+        raise ConfigError(f"{argument}: options have no dashes; also, {_explain_unknown(name, ())}")
 
 
-def _explain_choice(group: str, choice: object, config_folder: Path) -> str:
-    files = (config_folder / group).glob("*.yaml")
+def _explain_choice(group: str, choice: object) -> str:
+    files = (CONFIGS / group).glob("*.yaml")
     listed = ", ".join(sorted(path.stem for path in files)[:20])
     if choice is None:
         return (
@@ -135,16 +133,15 @@ def _explain_choice(group: str, choice: object, config_folder: Path) -> str:
     return text + f" (to run each of them: -m {group}={','.join(map(str, choice))})"
 
 
-def explain(error: Exception, config_folder: Path, overrides: Sequence[str]) -> str:
+def explain(error: Exception, overrides: Sequence[str]) -> str:
     """One line that explains an error of Hydra or OmegaConf, with the nearest valid names.
 
     Args:
         error: raised by composition.
-        config_folder: folder of the config groups.
         overrides: the options; the choices of groups among them determine which options exist.
     """
     if isinstance(error, MissingConfigException):
-        return _explain_missing(error, config_folder)
+        return _explain_missing(error)
     if isinstance(error, OverrideParseException):
         table = _table_hint(error.override)
         if table:
@@ -162,7 +159,7 @@ def explain(error: Exception, config_folder: Path, overrides: Sequence[str]) -> 
         unknown_key = re.search(r"Key '([^']+)' is not in struct", f"{text}\n{cause}")
         if unknown_group or unknown_key:
             name = (unknown_group or unknown_key).group(1)  # type: ignore[union-attr]
-            return _explain_unknown(_full_key(text, cause) or name, config_folder, overrides)
+            return _explain_unknown(_full_key(text, cause) or name, overrides)
     lines = [line.strip() for line in f"{cause or text}".splitlines() if line.strip()]
     key = _full_key(text, cause)
     if "Cannot merge" in lines[0]:  # {...} instead of [...], or the other way round
@@ -188,10 +185,10 @@ def _table_hint(text: str) -> str:
     return f"for a table of your own write data={form} data.path={text}"
 
 
-def _explain_missing(error: MissingConfigException, config_folder: Path) -> str:
+def _explain_missing(error: MissingConfigException) -> str:
     missing = error.missing_cfg_file or ""
     group, _, option = missing.rpartition("/")
-    while "/" in group and not (config_folder / group).is_dir():  # data=tables/mine.csv
+    while "/" in group and not (CONFIGS / group).is_dir():  # data=tables/mine.csv
         group, _, above = group.rpartition("/")
         option = f"{above}/{option}"
     if group.endswith("/"):  # data=/tables/mine.csv
@@ -206,8 +203,8 @@ def _explain_missing(error: MissingConfigException, config_folder: Path) -> str:
     return f"there is no {group}={option}; {_suggest(option, options)}"
 
 
-def _explain_unknown(name: str, config_folder: Path, overrides: Sequence[str]) -> str:
-    owners = known_names(config_folder)
+def _explain_unknown(name: str, overrides: Sequence[str]) -> str:
+    owners = known_names()
     new = new_name(name)
     if new == "trainer.memory_budget":
         return f"the option {name} has been renamed: use {new}, for example {new}=2GiB"
@@ -218,9 +215,9 @@ def _explain_unknown(name: str, config_folder: Path, overrides: Sequence[str]) -
         return f"there is no option {name} here; for {' and '.join(solvers)} it is now {new}"
     if new in owners:
         return f"the option {name} has been renamed: use {new}, an option of basis="
-    here, chosen = _composed_here(overrides, config_folder)
-    if name in owners and (not owners[name] or (config_folder / name).is_dir()):
-        return _explain_bare(name, config_folder)
+    here, chosen = _composed_here(overrides)
+    if name in owners and (not owners[name] or (CONFIGS / name).is_dir()):
+        return _explain_bare(name)
     if name in owners:
         return _explain_elsewhere(name, owners[name], chosen)
     whole = (text.partition("=")[0] for text in overrides)
@@ -247,12 +244,12 @@ def _explain_unknown(name: str, config_folder: Path, overrides: Sequence[str]) -
     return f"{text}; {_suggest(name, here or sorted(owners))}"
 
 
-def _explain_bare(name: str, config_folder: Path) -> str:
+def _explain_bare(name: str) -> str:
     """Explain why ``name`` of configs/train.yaml has no options below it."""
-    choices = sorted(file.stem for file in (config_folder / name).glob("*.yaml"))
+    choices = sorted(file.stem for file in (CONFIGS / name).glob("*.yaml"))
     if not choices:
         return f"{name} is a single value and has no options"
-    text = (config_folder / name / f"{choices[0]}.yaml").read_text(encoding="utf-8")
+    text = (CONFIGS / name / f"{choices[0]}.yaml").read_text(encoding="utf-8")
     inside = OmegaConf.select(OmegaConf.create(text), f"approx.{name}")
     if f"@package approx.{name}" in text or inside is not None:
         return f"options of {name}= are written approx.{name}.NAME=..."
@@ -272,16 +269,14 @@ def _explain_elsewhere(name: str, owners: Sequence[str], chosen: Mapping[str, st
     return text + (f", not of {group}={chosen[group]}" if group in chosen else "")
 
 
-def _composed_here(
-    overrides: Sequence[str], config_folder: Path
-) -> tuple[list[str], dict[str, str]]:
+def _composed_here(overrides: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """The options that exist with the choices of groups in ``overrides``, and these choices.
 
     Empty if the choices alone cannot be composed, so that one of them is the mistake.
     """
-    groups = [text for text in overrides if (config_folder / text.partition("=")[0]).is_dir()]
+    groups = [text for text in overrides if (CONFIGS / text.partition("=")[0]).is_dir()]
     try:
-        with _composing(config_folder):
+        with _composing():
             config = compose("train", overrides=groups, return_hydra_config=True)
         chosen = {k: v for k, v in config.hydra.runtime.choices.items() if isinstance(v, str)}
     except (HydraException, OmegaConfBaseException):
@@ -311,15 +306,16 @@ def _suggest(name: str, valid: list[str]) -> str:
     return f"valid are: {', '.join(listed[:20])}"
 
 
-def known_names(config_folder: Path) -> dict[str, list[str]]:
+@cache
+def known_names() -> dict[str, list[str]]:
     """Every group and dotted option, with the choices (``basis=orthogonal``) that have it.
 
     Choices of the group of the option come first, then choices of other groups that set it.
     """
     own: dict[str, list[str]] = {}
     others: dict[str, list[str]] = {}
-    for path in sorted(config_folder.rglob("*.yaml")):
-        *folders, _ = path.relative_to(config_folder).parts
+    for path in sorted(CONFIGS.rglob("*.yaml")):
+        *folders, _ = path.relative_to(CONFIGS).parts
         content: Any = OmegaConf.load(path)
         if not isinstance(content, DictConfig):
             continue

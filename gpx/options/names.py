@@ -26,6 +26,7 @@ from typing import TextIO
 from omegaconf import DictConfig, OmegaConf
 
 from gpx.errors import GPXError
+from gpx.options.config import CONFIGS
 
 NODES = (
     "approx",
@@ -56,13 +57,11 @@ WORDS = {"None": "null", "True": "true", "False": "false"}
 
 
 @contextmanager
-def option_names(config: DictConfig, groups: Path | None = None) -> Iterator[None]:
+def option_names(config: DictConfig) -> Iterator[None]:
     """Translate the messages of errors of gpx that leave this block, and of its warnings.
 
     Args:
         config: of the run.
-        groups: folder of the config groups; needed to translate classes. An argument of the model
-            that has the name of a group (``inference=``) is then left as it is.
     """
     shown = warnings.showwarning
 
@@ -74,7 +73,7 @@ def option_names(config: DictConfig, groups: Path | None = None) -> Iterator[Non
         file: TextIO | None = None,
         line: str | None = None,
     ) -> None:
-        translated = with_option_names(str(message), config, groups)
+        translated = with_option_names(str(message), config)
         text = message if translated == str(message) else category(translated)
         shown(text, category, filename, lineno, file, line)
 
@@ -82,25 +81,24 @@ def option_names(config: DictConfig, groups: Path | None = None) -> Iterator[Non
     try:
         yield
     except GPXError as error:
-        error.args = (with_option_names(str(error), config, groups), *error.args[1:])
+        error.args = (with_option_names(str(error), config), *error.args[1:])
         raise
     finally:
         if warnings.showwarning is show:
             warnings.showwarning = shown
 
 
-def with_option_names(
-    text: str, config: DictConfig, groups: Path | None = None, node: str | None = None
-) -> str:
+def with_option_names(text: str, config: DictConfig, node: str | None = None) -> str:
     """``text`` with arguments and classes translated into options of ``config``.
+
+    An argument of the model that has the name of a config group (``inference=``) is left as it is.
 
     Args:
         text: of an error, a warning or a line for the user.
-        config, groups: as for ``option_names``.
+        config: of the run.
         node: name of the node whose class raised the error; its arguments are preferred.
     """
-    if groups is not None:
-        text = _with_choices(text, config, groups)
+    text = _with_choices(text, config)
     options: dict[str, list[str]] = defaultdict(list)
     of_class: dict[str, str] = {}
     for each in NODES:
@@ -114,7 +112,7 @@ def with_option_names(
         nearest = [name for name in names if node is not None and name.startswith(f"{node}.")]
         if argument in config and not nearest:  # an option of the run itself, such as seed
             continue
-        if groups is not None and (groups / argument).is_dir() and f"approx.{argument}" in names:
+        if (CONFIGS / argument).is_dir() and f"approx.{argument}" in names:
             continue
         meant = {_referred(name, config) for name in nearest or names}
         given = {name for name in meant if not str(_raw(name, config)).startswith("${facts.")}
@@ -180,7 +178,7 @@ def _raw(name: str, config: DictConfig) -> object:
     return None if child is None else child._value()
 
 
-def _with_choices(text: str, config: DictConfig, groups: Path) -> str:
+def _with_choices(text: str, config: DictConfig) -> str:
     """``text`` with ``argument=Class()``, and further classes in a list, as choices of a group."""
     last = ""
 
@@ -188,7 +186,7 @@ def _with_choices(text: str, config: DictConfig, groups: Path) -> str:
         nonlocal last
         argument, name, option = match[1], match[2], match[3]
         last = GROUPS.get(argument, argument) if argument else last
-        chosen = _choice(name, option, last, config, groups) if last else None
+        chosen = _choice(name, option, last, config) if last else None
         if chosen is None:
             return match[0]
         return f"{last}={chosen}" if argument else chosen
@@ -200,7 +198,7 @@ def _with_choices(text: str, config: DictConfig, groups: Path) -> str:
         f"{argument}={value}": f"{argument}={path.stem}"
         for argument in VALUED
         if f"{argument}=" in text
-        for path in sorted((groups / argument).glob("*.yaml"))
+        for path in sorted((CONFIGS / argument).glob("*.yaml"))
         if (value := OmegaConf.select(OmegaConf.load(path), f"approx.{argument}")) is not None
     }
     if not values:
@@ -219,9 +217,7 @@ def _content(path: Path) -> DictConfig:
     return merged
 
 
-def _choice(
-    name: str, option: str | None, group: str, config: DictConfig, groups: Path
-) -> str | None:
+def _choice(name: str, option: str | None, group: str, config: DictConfig) -> str | None:
     """The choice of a group that builds a class; None if there is none or it is ambiguous.
 
     Of several choices, one that is named after the class or the model is preferred.
@@ -230,19 +226,19 @@ def _choice(
         name: of the class.
         option: ``name=value`` that the config must have; None: no condition.
         group: folder of choices.
-        config, groups: as for ``option_names``.
+        config: of the run.
     """
     wanted, _, value = (option or "").partition("=")
     building = [
         path.stem
-        for path in sorted((groups / group).glob("*.yaml"))
+        for path in sorted((CONFIGS / group).glob("*.yaml"))
         for content in [_content(path)]
         for node in (content, OmegaConf.select(content, group))
         if _class(node) == name and (not wanted or str(node.get(wanted)) == value)
     ]
     if len(building) > 1:
         model = _class(config.get("approx"))
-        own = None if group == "approx" else _choice(model, None, "approx", config, groups)
+        own = None if group == "approx" else _choice(model, None, "approx", config)
         named = [each for each in building if each == own or name.lower().startswith(each)]
         building = named or building
     return building[0] if len(building) == 1 else None

@@ -24,7 +24,6 @@ from gpx.likelihoods import Gaussian
 from gpx.means import Mean
 from gpx.methods.base.posterior import Marginals
 from gpx.options.build import target_of
-from gpx.options.config import CONFIGS
 from gpx.options.names import with_option_names
 from gpx.runs.folder import RunFolder
 from gpx.runs.predictor import Predictor
@@ -148,7 +147,7 @@ def certify_run(
         threshold=options.threshold,
         least=options.least,
         seconds=time.perf_counter() - began,
-        reword=lambda text: with_option_names(text, config, CONFIGS),
+        reword=lambda text: with_option_names(text, config),
     )
 
 

@@ -24,7 +24,7 @@ from gpx.metrics import evaluate, trivial_law
 from gpx.models import Model
 from gpx.objectives import Objective
 from gpx.options.build import build, build_model, check_parts, target_of
-from gpx.options.config import CONFIGS, TrainerConfig, trainer_options
+from gpx.options.config import TrainerConfig, trainer_options
 from gpx.options.names import with_option_names
 from gpx.options.types import check_numbers
 from gpx.runs.categorical_kernel import explain_categorical_kernel, with_categorical_kernel
@@ -77,7 +77,7 @@ class PreparedRun:
 
     def with_option_names(self, text: str) -> str:
         """A message of model, objective or optimiser, with arguments written as options."""
-        return with_option_names(text, self.config, CONFIGS)
+        return with_option_names(text, self.config)
 
     def predictor(self) -> Predictor:
         """A predictor with the model in its current state, as its objective completes it."""
@@ -257,7 +257,7 @@ def _notes(data: Dataset, config: DictConfig) -> Iterator[str]:
     likelihood = target_of(config.likelihood, "likelihood")
     targets = data.in_memory.train_y
     if data.notes:
-        yield f"note: {with_option_names(data.notes, config, CONFIGS)}"
+        yield f"note: {with_option_names(data.notes, config)}"
     if likelihood_task(config) == "regression" and _two_values(targets):
         yield "note: the targets have only two values; likelihood=bernoulli models two classes"
     outliers = _count_outliers(data.modelled(targets))
@@ -300,7 +300,7 @@ def _settle(model: Model, x: Tensor, config: DictConfig, console: Console) -> No
         node = OmegaConf.select(config, holder)
         if isinstance(node, DictConfig):
             node[name] = value
-        console.say(f"approx.{option}={value}: {with_option_names(reason, config, CONFIGS)}")
+        console.say(f"approx.{option}={value}: {with_option_names(reason, config)}")
 
 
 def _require_plain_targets(

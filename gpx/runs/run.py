@@ -79,7 +79,7 @@ def run(
     if is_automatic(config) or kernel_choice.is_open(config):
         config, data = _chosen(config, compose, config_folders)
     config = with_choices_made(config)
-    with option_names(config, CONFIGS):
+    with option_names(config):
         options = checked_options(config)
         if sharing().number:
             options = replace(options, quiet=True)
@@ -104,7 +104,7 @@ def _chosen(
     config: DictConfig, compose: Compose | None, folders: Sequence[Path]
 ) -> tuple[DictConfig, Dataset]:
     """The config with method and kernel chosen in place of ``auto``, and the data."""
-    with option_names(config, CONFIGS):
+    with option_names(config):
         check_values(config)
         options = trainer_options(config.trainer)
         device = resolve_device(options.device)
