@@ -27,21 +27,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from gpx.errors import GPXError
 from gpx.options.config import CONFIGS
-
-NODES = (
-    "approx",
-    "objective",
-    "optimizer",
-    "init",
-    "likelihood",
-    "kernel",
-    "mean",
-    "data",
-    "trainer",
-    "calibrate",
-    "prior",
-)
-"""Nodes whose options become arguments."""
+from gpx.options.groups import NODES
 
 GROUPS = {"model": "approx", "calibration": "calibrate"}
 """Arguments whose config group has another name."""

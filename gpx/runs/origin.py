@@ -11,12 +11,9 @@ import torch
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from gpx.errors import CheckpointError, ConfigError
+from gpx.options.groups import FIXED_GROUPS, TRAINING_GROUPS
 from gpx.options.old import current
 
-FIXED_GROUPS = ("seed", "data", "kernel", "mean", "likelihood", "approx", "calibrate", "prior")
-"""Groups that must not change when a run is resumed; of ``trainer`` only the dtype must not."""
-TRAINING_GROUPS = ("objective", "optimizer", "trainer")
-"""Groups that may change when a run is resumed; the user is told of changes."""
 DATA_PATHS = ("data.path", "data.test_path", "data.root", "data.mask", "data.base_url")
 """Locations of the data, which may change: the contents are compared by checksums."""
 
@@ -54,11 +51,9 @@ def require_same_model(state: Mapping[str, Any], config: DictConfig, where: str)
     before = _recorded(state).get("config")
     if not isinstance(before, dict):
         return
-    old = _options(current(before), (*FIXED_GROUPS, "trainer"))
-    new = _options(
-        json.loads(_text(OmegaConf.to_container(config, resolve=True))),
-        (*FIXED_GROUPS, "trainer"),
-    )
+    compared = ("seed", *FIXED_GROUPS, "trainer")
+    old = _options(current(before), compared)
+    new = _options(json.loads(_text(OmegaConf.to_container(config, resolve=True))), compared)
     # elsewhere a mask is the name of an array in the file of the data
     masks_are_files = str(new.get("data._target_")).endswith("FrameFolder")
     for name in sorted({*old, *new}):

@@ -25,6 +25,7 @@ from gpx.models import Model
 from gpx.objectives import Objective
 from gpx.options.build import build, build_model, check_parts, target_of
 from gpx.options.config import TrainerConfig, trainer_options
+from gpx.options.groups import REQUIRED_GROUPS
 from gpx.options.names import with_option_names
 from gpx.options.types import check_numbers
 from gpx.runs.categorical_kernel import explain_categorical_kernel, with_categorical_kernel
@@ -49,8 +50,6 @@ from gpx.training.launched import require_shared
 
 OUTLIER_DISTANCE = 10.0
 """A target farther than this many interdecile ranges from the median is reported as an outlier."""
-REQUIRED_GROUPS = ("trainer", "data", "likelihood", "approx", "objective", "optimizer")
-"""Config groups that every run needs; whether kernel and mean are needed depends on ``approx``."""
 
 
 @dataclass

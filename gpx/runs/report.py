@@ -11,13 +11,14 @@ from gpx.calibration.base import in_words
 from gpx.data import Dataset
 from gpx.methods.base.objective import Evidence
 from gpx.metrics import baselines
+from gpx.options.groups import NODES
 from gpx.runs.certification import CertifyOptions, certify_run, chosen_points, write_report
 from gpx.runs.data import chosen_by_data
 from gpx.runs.environment import peak_memory_mib
 from gpx.runs.figures.model import draw_model
 from gpx.runs.hyperparameters import shown as shown_hyperparameters
 from gpx.runs.predictor import Predictor
-from gpx.runs.prepared_run import REQUIRED_GROUPS, PreparedRun
+from gpx.runs.prepared_run import PreparedRun
 from gpx.runs.results import draw_results, summary
 from gpx.runs.streaming import streaming_facts
 from gpx.sampling.seeds import stream
@@ -194,7 +195,7 @@ def settings(config: DictConfig) -> dict[str, str | bool | float]:
     Paths, facts of the data, and options of logging are left out.
     """
     found: dict[str, str | bool | float] = {"seed": config.seed}
-    for group in (*REQUIRED_GROUPS, "kernel", "mean", "init", "calibrate"):
+    for group in NODES:
         node = config.get(group)
         if not isinstance(node, DictConfig):
             continue

@@ -18,13 +18,13 @@ from gpx.linalg.replayed import record_cuda_graph, solves_recorded
 from gpx.methods.base.start import StartWatch
 from gpx.options.choices import with_choices_made
 from gpx.options.config import CONFIGS, trainer_options
+from gpx.options.groups import TRAINING_GROUPS
 from gpx.options.names import option_names
 from gpx.runs.choosing import kernel_choice
 from gpx.runs.choosing.automatic import Compose, is_automatic, with_open_choices_made
 from gpx.runs.environment import environment_record
 from gpx.runs.folder import RunFolder
 from gpx.runs.origin import (
-    TRAINING_GROUPS,
     changes,
     origin_of,
     require_same_model,

@@ -5,6 +5,9 @@ from omegaconf import OmegaConf
 
 from gpx.options.composition import composed
 from gpx.options.config import CONFIGS
+from gpx.options.groups import NODES
+from gpx.runs.report import settings
+from gpx.runs.trust import PLACES
 
 
 def test_every_group_is_among_the_defaults_of_a_run():
@@ -14,6 +17,14 @@ def test_every_group_is_among_the_defaults_of_a_run():
     }
     groups = {path.name for path in CONFIGS.iterdir() if path.is_dir()}
     assert groups - listed == {"hydra"}
+
+
+def test_every_node_of_a_run_has_its_base_class_and_is_compared_in_tables():
+    assert {*PLACES, "trainer"} == set(NODES)
+    config = composed(["approx=exact", "prior=lognormal", "calibrate=variance"])
+    shown = settings(config)
+    for group in PLACES:
+        assert config[group]._target_.endswith(f".{shown[group]}"), group
 
 
 @pytest.mark.parametrize("kind", ["unit", "orthonormal", "free", "network"])
