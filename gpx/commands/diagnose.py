@@ -143,12 +143,7 @@ def _certificate(
         ConfigError: the run cannot have a certificate, and it is ``required``.
     """
     try:
-        require_certifiable(config)
-        if data.sample is not None:
-            raise ConfigError(
-                "a run on data=stream cannot be certified: a certificate needs all rows in memory; "
-                "compare its test metrics with those of a run on a part of the rows"
-            )
+        require_certifiable(config, data)
         points = chosen_points(data) if points is None else points
         return certify_run(predictor, config, data, points, options), ""
     except ConfigError as error:

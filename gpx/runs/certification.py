@@ -65,8 +65,13 @@ class CertifyOptions:
             raise ConfigError("probability= asks about P(target >= threshold): set threshold= too")
 
 
-def require_certifiable(config: DictConfig) -> None:
-    """Raise ConfigError unless runs of this config can have a certificate."""
+def require_certifiable(config: DictConfig, data: Dataset | None = None) -> None:
+    """Raise ConfigError unless a run can have a certificate.
+
+    Args:
+        config: of the run.
+        data: of the run; None: only what is known without the data is checked.
+    """
     approx = target_of(config.approx, "approx")
     likelihood = target_of(config.likelihood, "likelihood")
     if not getattr(approx, "certifiable", False):
@@ -81,6 +86,23 @@ def require_certifiable(config: DictConfig) -> None:
         raise ConfigError(
             f"a run with the likelihood {name} cannot be certified: certificates compare with the "
             "exact posterior of one output with Gaussian noise, and need likelihood=gaussian"
+        )
+    if data is None:
+        return
+    if data.sample is not None:
+        raise ConfigError(
+            "a run on data=stream cannot be certified: a certificate needs all rows in memory; "
+            "compare its test metrics with those of a run on a part of the rows"
+        )
+    if data.target_transform is not None:
+        raise ConfigError(
+            "a run with data.target_transform= cannot be certified: certificates need an "
+            "untransformed target"
+        )
+    if data.train_noise is not None:
+        raise ConfigError(
+            "a run with a noise variance or weight for every row (data.noise=, data.weights=) "
+            "cannot be certified: certificates take one noise variance for all rows"
         )
 
 
@@ -103,7 +125,7 @@ def certify_run(
 
     Args:
         predictor: the trained model, whose predictions are judged.
-        config: of the run.
+        config: of the run, which ``require_certifiable`` accepts.
         data: the split it was trained on.
         points: standardised inputs to certify.
         options: of the certificate.
@@ -111,17 +133,6 @@ def certify_run(
     Raises:
         ConfigError, DataError, NotPositiveDefinite: see ``gpx.diagnostics.certificate.certify``.
     """
-    require_certifiable(config)
-    if predictor.target_transform is not None:
-        raise ConfigError(
-            "a run with data.target_transform= cannot be certified: certificates need an "
-            "untransformed target"
-        )
-    if data.train_noise is not None:
-        raise ConfigError(
-            "a run with a noise variance or weight for every row (data.noise=, data.weights=) "
-            "cannot be certified: certificates take one noise variance for all rows"
-        )
     began = time.perf_counter()
     reference = next(iter(predictor.posterior.buffers()))
     x, y, points = (

@@ -171,7 +171,9 @@ def prepare(
     loaded = data
     data = load_run_data(config) if loaded is None else loaded
     calibration: Recalibration | None = build(config, "calibrate")
-    _require_plain_targets(config, options, data, calibration)
+    _require_plain_targets(config, data, calibration)
+    if options.certify:
+        require_certifiable(config, data)
     data, kept = hold_out(data, calibration, config.seed)
     config = _with_rooted_paths(with_facts(config, data))
     budget = budget_in_bytes(options.memory_budget, memory_for_all(device), total_memory(device))
@@ -303,30 +305,20 @@ def _settle(model: Model, x: Tensor, config: DictConfig, console: Console) -> No
 
 
 def _require_plain_targets(
-    config: DictConfig, options: TrainerConfig, data: Dataset, calibration: Recalibration | None
+    config: DictConfig, data: Dataset, calibration: Recalibration | None
 ) -> None:
     """Raise ConfigError if a part of the run cannot take noise per row or a target transform."""
-    transformed = data.target_transform is not None
-    if transformed and target_of(config.likelihood, "likelihood") is not Gaussian:
+    plain = target_of(config.likelihood, "likelihood") is Gaussian
+    if data.target_transform is not None and not plain:
         raise ConfigError(
             f"data.target_transform={config.data.target_transform} needs likelihood=gaussian, as "
             "the transform already changes the noise of the target"
         )
-    if not transformed and data.train_noise is None:
-        return
-    certify = "trainer.certify=true"
-    if options.certify and transformed:
+    if calibration is not None and data.train_noise is not None:
         raise ConfigError(
-            f"{certify} cannot be used with data.target_transform=: leave one of them out"
+            "calibrate= needs one noise variance for all rows, and data.noise= or data.weights= "
+            "give each row its own: leave one of them out"
         )
-    if data.train_noise is None:
-        return
-    for asked, name in ((calibration is not None, "calibrate="), (options.certify, certify)):
-        if asked:
-            raise ConfigError(
-                f"{name} needs one noise variance for all rows, and data.noise= or data.weights= "
-                "give each row its own: leave one of them out"
-            )
 
 
 def _count_outliers(y: Tensor) -> int:
