@@ -82,16 +82,8 @@ def explain_categorical_kernel(config: DictConfig) -> Iterator[None]:
 
 def category_columns(coding: Coding) -> tuple[list[list[int]], list[int]]:
     """Indices of the inputs of each categorical column, and indices of all other inputs."""
-    groups: list[list[int]] = []
-    others: list[int] = []
-    place = 0
-    for coded in coding.columns:
-        own = list(range(place, place + len(coded.names)))
-        place += len(own)
-        if coded.column.kind == "category":
-            groups.append(own)
-        else:
-            others += own
+    groups = [list(span) for coded, span in coding.spans if coded.column.kind == "category"]
+    others = [i for coded, span in coding.spans if coded.column.kind != "category" for i in span]
     return groups, others
 
 

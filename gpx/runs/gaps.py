@@ -170,17 +170,15 @@ def completions(x: Tensor, coding: Coding, scaler: Standardiser) -> tuple[Tensor
 
     Arguments as for ``averaged_over_gaps``. None if no row lacks a value that has stand-ins.
     """
-    found, place, number = [], 0, 0
-    for coded in coding.columns:
-        stop = place + len(coded.names)
-        if coded.stand_ins:  # its last input indicates a missing value
-            lacking = x[:, stop - 1] > 0.5
-            if bool(lacking.any()):
-                values = np.array(coded.stand_ins)
-                inputs = coded.inputs(values[order_of(number, len(values))])
-                found.append((place, stop, lacking, inputs))
-            number += 1  # of all such columns: a prediction does not depend on other rows
-        place = stop
+    found = []
+    averaged = [(coded, span) for coded, span in coding.spans if coded.stand_ins]
+    # numbered among all such columns: a prediction does not depend on other rows
+    for number, (coded, span) in enumerate(averaged):
+        lacking = x[:, span[-1]] > 0.5  # their last input indicates a missing value
+        if bool(lacking.any()):
+            values = np.array(coded.stand_ins)
+            inputs = coded.inputs(values[order_of(number, len(values))])
+            found.append((span.start, span.stop, lacking, inputs))
     if not found:
         return None
     rows = torch.stack([lacking for _, _, lacking, _ in found]).any(0).nonzero()[:, 0]

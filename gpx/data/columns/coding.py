@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 from collections.abc import Mapping, Sequence
@@ -130,6 +131,13 @@ class Coding:
         return tuple(name for coded in self.columns for name in coded.names)
 
     @property
+    def spans(self) -> list[tuple[CodedColumn, range]]:
+        """Each column with the indices of its inputs."""
+        stops = itertools.accumulate(len(coded.names) for coded in self.columns)
+        pairs = zip(self.columns, stops, strict=True)
+        return [(coded, range(stop - len(coded.names), stop)) for coded, stop in pairs]
+
+    @property
     def plain(self) -> bool:
         """Whether the inputs are simply the columns."""
         return all(c.column.kind == "number" and not c.fill for c in self.columns)
@@ -138,14 +146,11 @@ class Coding:
     def unscaled(self) -> tuple[int, ...]:
         """Indices of the inputs that are 0 or 1, which are not standardised."""
         numbers: list[int] = []
-        place = 0
-        for coded in self.columns:
-            width = len(coded.names)
+        for coded, span in self.spans:
             if coded.column.kind == "category":
-                numbers += range(place, place + width)
+                numbers += span
             elif coded.indicator:
-                numbers.append(place + width - 1)
-            place += width
+                numbers.append(span[-1])
         return tuple(numbers)
 
     def fitted(self, x: Floats, train: np.ndarray, where: str) -> tuple[Coding, Floats]:
