@@ -31,6 +31,13 @@ class Progress:
     seconds_per_step: float
     seconds: float
 
+    def scalars(self) -> dict[str, float]:
+        """What loggers plot over the steps, by its name there."""
+        found = {"evidence/per_point": self.evidence_per_point}
+        found |= {f"evidence/{name}": nats for name, nats in self.parts.items()}
+        found |= {f"learning_rate/{role}": rate for role, rate in self.learning_rates.items()}
+        return found | {"time/seconds_per_step": self.seconds_per_step}
+
 
 class Monitor(Protocol):
     """Receives the progress and test metrics of a run."""

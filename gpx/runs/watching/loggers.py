@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from gpx.atomic_file import atomic_file
 from gpx.errors import ConfigError
 from gpx.methods.base.model import Model
-from gpx.training.progress import Progress
+from gpx.training.progress import Monitor, Progress
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,14 +29,8 @@ IDENTITIES = "loggers.json"
 """File of a run folder with the identity of the run at each service."""
 
 
-class Logger(Protocol):
+class Logger(Monitor, Protocol):
     """A monitor that also takes the config and the results of a run, such as TensorBoard."""
-
-    def progress(self, progress: Progress, model: Model) -> None:
-        """Called every ``log_every`` steps and after the last."""
-
-    def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Called with test metrics at intervals."""
 
     def text(self, name: str, text: str) -> None:
         """Called with the resolved config when the run begins."""
@@ -49,13 +43,6 @@ class Logger(Protocol):
 
     def close(self) -> None:
         """Called last, also after an interruption."""
-
-
-def _numbers(progress: Progress) -> dict[str, float]:
-    found = {"evidence/per_point": progress.evidence_per_point}
-    found |= {f"evidence/{name}": nats for name, nats in progress.parts.items()}
-    found |= {f"learning_rate/{role}": rate for role, rate in progress.learning_rates.items()}
-    return found | {"time/seconds_per_step": progress.seconds_per_step}
 
 
 class MLflow:
@@ -77,7 +64,7 @@ class MLflow:
 
     def progress(self, progress: Progress, model: Model) -> None:
         """Monitor interface."""
-        self._mlflow.log_metrics(_numbers(progress), step=progress.step)
+        self._mlflow.log_metrics(progress.scalars(), step=progress.step)
 
     def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Monitor interface."""
@@ -125,7 +112,7 @@ class WeightsAndBiases:
 
     def progress(self, progress: Progress, model: Model) -> None:
         """Monitor interface."""
-        self._run.log(_numbers(progress), step=progress.step)
+        self._run.log(progress.scalars(), step=progress.step)
 
     def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Monitor interface."""

@@ -46,15 +46,10 @@ class TensorBoard:
 
     def progress(self, progress: Progress, model: Model) -> None:
         """Monitor interface."""
-        step, scalar = progress.step, self._writer.add_scalar
-        scalar("evidence/per_point", progress.evidence_per_point, step)
-        for name, nats in progress.parts.items():
-            scalar(f"evidence/{name}", nats, step)
-        for role, rate in progress.learning_rates.items():
-            scalar(f"learning_rate/{role}", rate, step)
-        scalar("time/seconds_per_step", progress.seconds_per_step, step)
+        for name, number in progress.scalars().items():
+            self._writer.add_scalar(name, number, progress.step)
         for name, value in natural_parameters(model).items():
-            self._parameter(name, value, step)
+            self._parameter(name, value, progress.step)
 
     def _parameter(self, name: str, value: torch.Tensor, step: int) -> None:
         """Add a parameter: a number, a histogram of a vector, or the size of a long array."""
