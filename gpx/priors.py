@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from gpx.constraints import Constrained, positive_parameters
 from gpx.errors import ConfigError
+from gpx.tensor_checks import is_number
 
 
 class Prior(ABC):
@@ -30,12 +31,8 @@ class Prior(ABC):
 
 def _require_positive(prior: str, **numbers: float) -> None:
     for name, number in numbers.items():
-        if not _is_number(number) or not 0.0 < number < math.inf:
+        if not is_number(number) or not 0.0 < number < math.inf:
             raise ConfigError(f"{name}={number} of a {prior} prior must be positive and finite")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 class LogNormal(Prior):
@@ -48,7 +45,7 @@ class LogNormal(Prior):
 
     def __init__(self, median: float, factor: float) -> None:
         _require_positive("log-normal", median=median)
-        if not _is_number(factor) or not 1.0 < factor < math.inf:
+        if not is_number(factor) or not 1.0 < factor < math.inf:
             raise ConfigError(f"factor={factor} of a log-normal prior must be above 1")
         self.median, self.factor = median, factor
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -72,6 +72,11 @@ def check_inputs(owner: nn.Module, x: Tensor, num_inputs: int | None = None) -> 
             f"{name}: inputs are on {x.device} and its own numbers on {own.device}; "
             "move one of them with .to(...)"
         )
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether ``value`` is an int or a float, and no bool."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def check_whole(**sizes: object) -> None:

@@ -25,6 +25,7 @@ from omegaconf import DictConfig, OmegaConf
 from gpx.errors import ConfigError
 from gpx.options.build import target_of
 from gpx.options.types import check_option_types
+from gpx.tensor_checks import is_number
 
 GROUP = "kernel"
 SUM = "gpx.kernels.Sum"
@@ -170,7 +171,7 @@ class _Reader:
 
     def _positive(self, number: ast.Constant) -> float:
         value = number.value
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+        if not is_number(value) or not value > 0:
             raise self._unreadable(f"{ast.unparse(number)} is not a positive number")
         return float(value)
 

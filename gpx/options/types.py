@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from gpx.errors import ConfigError
+from gpx.tensor_checks import is_number
 
 _WORDS: dict[Any, str] = {
     int: "a whole number",
@@ -204,5 +205,5 @@ def _fits(value: Any, kind: Any) -> bool:
     if kind is int:
         return isinstance(value, int) and not isinstance(value, bool)
     if kind is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
+        return is_number(value)
     return OmegaConf.is_list(value) if kind is list else isinstance(value, kind)

@@ -29,6 +29,7 @@ from gpx.methods.base.model import Hyperparameters
 from gpx.models import SVGP, ExactGP, Model
 from gpx.objectives import ExactMLL
 from gpx.priors import Priors
+from gpx.tensor_checks import check_at_least
 from gpx.training.laplace_start import (
     has_laplace_start,
     laplace_rows,
@@ -121,12 +122,11 @@ class SubsetInitialisation(Initialisation):
     def __init__(
         self, num_points: int = 1000, max_evaluations: int = 100, num_starts: int = 1
     ) -> None:
-        if num_points < 2 or max_evaluations < 1 or num_starts < 1:
+        if num_points < 2:
             raise ConfigError(
-                f"init.num_points={num_points} must be at least 2, and "
-                f"init.num_starts={num_starts} and init.max_evaluations={max_evaluations} at least "
-                "1; init=constants skips this fit"
+                f"num_points={num_points} must be at least 2; init=constants skips this fit"
             )
+        check_at_least(1, max_evaluations=max_evaluations, num_starts=num_starts)
         self.num_points = num_points
         self.max_evaluations = max_evaluations
         self.num_starts = num_starts

@@ -18,6 +18,7 @@ from gpx.linalg.processes import sharing
 from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Evidence, Objective
 from gpx.methods.base.optimizer import Optimizer, Session
+from gpx.tensor_checks import check_at_least
 from gpx.training.evaluation_record import Record
 from gpx.training.flat_parameters import assign, limits_of, value_and_gradient, values_of
 
@@ -65,12 +66,10 @@ class LBFGSB(Optimizer):
         max_line_search: int = 20,
         bounds: Sequence[Any] = (),
     ) -> None:
-        for name, count in (("memory", memory), ("max_line_search", max_line_search)):
-            if count < 1:
-                raise ConfigError(f"optimizer.{name}={count}: expected at least 1")
+        check_at_least(1, memory=memory, max_line_search=max_line_search)
         for name, tolerance in (("ftol", ftol), ("gtol", gtol)):
             if not 0.0 <= tolerance < math.inf:
-                raise ConfigError(f"optimizer.{name}={tolerance}: expected 0 or more")
+                raise ConfigError(f"{name}={tolerance}: expected 0 or more")
         self.memory = memory
         self.ftol = ftol
         self.gtol = gtol

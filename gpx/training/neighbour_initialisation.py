@@ -10,6 +10,7 @@ from gpx.errors import ConfigError
 from gpx.inference.neighbour_likelihood import neighbour_log_likelihood, neighbours
 from gpx.likelihoods import Gaussian
 from gpx.models import Model
+from gpx.tensor_checks import check_at_least
 from gpx.training.initialisation import Say, SubsetInitialisation, exact_outputs, take_over
 from gpx.training.lbfgsb import LBFGSB
 
@@ -50,17 +51,12 @@ class NeighbourInitialisation(SubsetInitialisation):
         num_candidates: int | None = None,
     ) -> None:
         super().__init__(num_points, max_evaluations)
-        if min(num_rows, num_neighbours, neighbour_evaluations) < 1:
+        if num_neighbours < 1:
             raise ConfigError(
-                f"init.num_rows={num_rows}, num_neighbours={num_neighbours} and "
-                f"neighbour_evaluations={neighbour_evaluations} must be at least 1; init=subset "
-                "needs no neighbours"
+                f"num_neighbours={num_neighbours} must be at least 1; init=subset needs none"
             )
-        if num_candidates is not None and num_candidates < 2:
-            raise ConfigError(
-                f"init.num_candidates={num_candidates} must be at least 2; null looks among all "
-                "rows"
-            )
+        check_at_least(1, num_rows=num_rows, neighbour_evaluations=neighbour_evaluations)
+        check_at_least(2, num_candidates=num_candidates)
         self.num_rows = num_rows
         self.num_neighbours = num_neighbours
         self.neighbour_evaluations = neighbour_evaluations

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from gpx.errors import ConfigError
+from gpx.tensor_checks import is_number
 from gpx.training.indexed_steps import IndexedAdagrad, IndexedSparseAdam
 from gpx.training.natural_gradient import NaturalGradient
 
@@ -60,8 +61,7 @@ def _shown(value: object) -> object:
 
 def _is_number(value: object) -> bool:
     """Whether ``value`` is a finite number, 0 or more."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return number and 0.0 <= float(value) < math.inf  # type: ignore[arg-type]
+    return is_number(value) and 0.0 <= value < math.inf
 
 
 def require_number(option: str, value: object) -> None:

@@ -96,7 +96,7 @@ def test_constants_and_other_likelihoods_stay():
 def test_a_fit_to_nothing_is_refused():
     with pytest.raises(ConfigError, match="num_points=1 must be at least 2"):
         SubsetInitialisation(num_points=1)
-    with pytest.raises(ConfigError, match="max_evaluations=0 at least 1"):
+    with pytest.raises(ConfigError, match="max_evaluations=0 must be at least 1"):
         SubsetInitialisation(max_evaluations=0)
 
 

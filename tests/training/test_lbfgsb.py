@@ -381,5 +381,6 @@ def test_hooks_are_called_once_also_when_a_run_is_stopped_and_replayed(stop_at):
     "options", [{"memory": 0}, {"max_line_search": -1}, {"ftol": -1.0}, {"gtol": float("nan")}]
 )
 def test_settings_out_of_range_are_named(options):
-    with pytest.raises(ConfigError, match=rf"optimizer.{next(iter(options))}=.*: expected"):
+    (name,) = options
+    with pytest.raises(ConfigError, match=f"^{name}=.*(at least 1|expected 0 or more)$"):
         LBFGSB(**options)

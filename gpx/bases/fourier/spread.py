@@ -14,6 +14,7 @@ from gpx.bases.counter_random import words_at
 from gpx.errors import ConfigError, class_name
 from gpx.kernels import RBF, Kernel, Scale
 from gpx.kernels.matern import Matern
+from gpx.tensor_checks import is_number
 
 SPREAD_STREAM = 0x53505244
 """Stream of the factors, which makes them independent of the normals of the same seed."""
@@ -46,7 +47,7 @@ def resolve_spread(
             raise ConfigError(f"spread={spread}: expected auto or factors, at least one")
         return automatic_spread(kernel)
     factors = tuple(spread) if isinstance(spread, Sequence) else (spread,)
-    numbers = [f for f in factors if isinstance(f, int | float) and not isinstance(f, bool)]
+    numbers = [f for f in factors if is_number(f)]
     fits = len(numbers) == len(factors) > 0 and all(1.0 <= f < math.inf for f in numbers)
     if not fits:
         raise ConfigError(

@@ -279,7 +279,7 @@ def _options(node: DictConfig) -> dict[str, Any]:
             continue
         if not isinstance(node[name], int) or node[name] < 2:
             raise ConfigError(f"kernel.{name}={node[name]}: expected a whole number above 1")
-    if not isinstance(node.rounds, int) or node.rounds < 0:
+    if type(node.rounds) is not int or node.rounds < 0:  # a bool is refused
         raise ConfigError(f"kernel.rounds={node.rounds}: expected a whole number, 0 or more")
     found: dict[str, Any] = {name: node[name] for name in OPTIONS}
     candidates = node.candidates

@@ -115,6 +115,7 @@ def test_classes_are_compared_by_laplace(tmp_path):
         ),
         ("kernel.num_points=1", "kernel.num_points=1: expected a whole number above 1"),
         ("kernel.rounds=-1", "kernel.rounds=-1: expected a whole number"),
+        ("kernel.rounds=true", "kernel.rounds=true: expected a whole number"),
     ],
 )
 def test_what_cannot_be_done_is_one_sentence(option, message, tmp_path):
