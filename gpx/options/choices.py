@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from gpx.errors import ConfigError
 from gpx.likelihoods import Likelihood
 from gpx.options.build import target_of
+from gpx.options.tree import changed
 
 GROUPS = ("objective", "optimizer")
 """Config groups whose node may have choices."""
@@ -44,18 +45,15 @@ def with_choices_made(config: DictConfig) -> DictConfig:
     if isinstance(kernel, dict) and "ard_num_dims" in kernel and "kernels" in kernel:
         target = target_of(OmegaConf.create(kernel), "kernel")
         if target is not None and "ard_num_dims" not in inspect.signature(target).parameters:
-            _replace(kernel["kernels"], OF_ALL_INPUTS, kernel.pop("ard_num_dims"))
+            own = kernel.pop("ard_num_dims")
+
+            def projected(option: str, value: Any) -> Any:
+                return own if (option, value) == ("ard_num_dims", OF_ALL_INPUTS) else value
+
+            kernel["kernels"] = changed(kernel["kernels"], projected)
     made = OmegaConf.create(content)
     assert isinstance(made, DictConfig)
     return made
-
-
-def _replace(node: Any, old: str, new: Any) -> None:
-    """Give every option ``ard_num_dims`` below a node that is ``old`` the value ``new``."""
-    for part in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
-        if isinstance(part, dict) and part.get("ard_num_dims") == old:
-            part["ard_num_dims"] = new
-        _replace(part, old, new)
 
 
 def _choose(content: dict[Any, Any], group: str, likelihood: Any) -> None:

@@ -9,13 +9,14 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from gpx.errors import ConfigError
+from gpx.options.tree import leaves
 from gpx.tensor_checks import is_number
 
 _WORDS: dict[Any, str] = {
@@ -148,23 +149,11 @@ def check_numbers(config: DictConfig) -> None:
     Args:
         config: the composed config, of which all nodes and lists are checked.
     """
-    for name, value in _numbers(OmegaConf.to_container(config, resolve=False), ""):
+    for name, value in leaves(OmegaConf.to_container(config, resolve=False)):
         if isinstance(value, float) and not math.isfinite(value):
             raise ConfigError(f"{name}={value}: expected a finite number")
         if isinstance(value, int) and not -(2**63) <= value < 2**63:
             raise ConfigError(f"{name}={value}: expected a whole number of at most 64 bits")
-
-
-def _numbers(node: Any, name: str) -> Iterator[tuple[str, int | float]]:
-    """Dotted name and value of every number in plain containers."""
-    if isinstance(node, (int, float)):
-        yield name, node
-    elif isinstance(node, dict):
-        for key, value in node.items():
-            yield from _numbers(value, f"{name}.{key}" if name else str(key))
-    elif isinstance(node, list):
-        for index, value in enumerate(node):
-            yield from _numbers(value, f"{name}[{index}]")
 
 
 def _hints(target: Any) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from gpx.data.columns.coding import Coding
 from gpx.errors import ConfigError
 from gpx.options.build import target_of
 from gpx.options.kernel_expression import COUNTS
+from gpx.options.tree import changed, leaves
 
 KERNEL = "kernel"
 CATEGORICAL = "gpx.kernels.Categorical"
@@ -51,7 +52,7 @@ def with_categorical_kernel(config: DictConfig, data: Dataset) -> DictConfig:
             "data.categories=auto"
         )
     node: Any = OmegaConf.to_container(config.kernel, resolve=True)
-    if CATEGORICAL in _targets(node):
+    if any(name.endswith("_target_") and value == CATEGORICAL for name, value in leaves(node)):
         return config
     groups, others = category_columns(data.coding)
     categorical: dict[str, Any] = {"_target_": CATEGORICAL, "groups": groups, "lengthscale": 1.0}
@@ -112,7 +113,11 @@ def _of_columns(node: dict[str, Any], columns: list[int], num_inputs: int) -> di
     if "active_dims" in options and node.get("active_dims") is not None:
         return node  # its inputs were chosen by the user
     if "active_dims" in options:
-        return {**_counted(node, len(columns), num_inputs), "active_dims": columns}
+
+        def counted(option: str, value: Any) -> Any:
+            return len(columns) if option in COUNTS and value == num_inputs else value
+
+        return {**changed(node, counted), "active_dims": columns}
     if not parts and options.keys() & {*COUNTS, "family"}:
         raise ConfigError(
             "data.categories=kernel needs a kernel that can be restricted to the numerical inputs, "
@@ -127,26 +132,3 @@ def _of_columns(node: dict[str, Any], columns: list[int], num_inputs: int) -> di
             else _of_columns(part, columns, num_inputs)
         )
     return made
-
-
-def _counted(node: dict[str, Any], count: int, num_inputs: int) -> dict[str, Any]:
-    """``node`` with ``count`` for every option in it that holds the number of inputs."""
-    made: dict[str, Any] = {}
-    for name, value in node.items():
-        if isinstance(value, dict):
-            made[name] = _counted(value, count, num_inputs)
-        elif isinstance(value, list) and all(isinstance(each, dict) for each in value):
-            made[name] = [_counted(each, count, num_inputs) for each in value]
-        else:
-            made[name] = count if name in COUNTS and value == num_inputs else value
-    return made
-
-
-def _targets(node: Any) -> set[str]:
-    """Names of all classes in a node."""
-    if isinstance(node, list):
-        return {found for part in node for found in _targets(part)}
-    if not isinstance(node, dict):
-        return set()
-    own = {str(node["_target_"])} if "_target_" in node else set()
-    return own | {found for part in node.values() for found in _targets(part)}

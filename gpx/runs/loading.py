@@ -18,6 +18,7 @@ from gpx.errors import CheckpointError, ConfigError
 from gpx.installation import resuming
 from gpx.linalg import available_memory, budget_in_bytes
 from gpx.options.build import build, build_model
+from gpx.options.tree import changed
 from gpx.runs.folder import RunFolder
 from gpx.runs.origin import require_same_model, version_note, version_of
 from gpx.runs.predictor import Predictor
@@ -69,17 +70,11 @@ def within_memory(config: DictConfig, device: torch.device) -> DictConfig:
     """A copy of the config whose memory budgets do not exceed the memory of ``device``."""
     free = available_memory(device)
 
-    def fitting(node: Any) -> Any:
-        if isinstance(node, dict):
-            return {
-                name: budget_in_bytes(None, free)
-                if name == "memory_budget" and isinstance(value, int) and value > (free or value)
-                else fitting(value)
-                for name, value in node.items()
-            }
-        return [fitting(value) for value in node] if isinstance(node, list) else node
+    def fitting(option: str, value: Any) -> Any:
+        beyond = option == "memory_budget" and isinstance(value, int) and value > (free or value)
+        return budget_in_bytes(None, free) if beyond else value
 
-    made = OmegaConf.create(fitting(OmegaConf.to_container(config, resolve=False)))
+    made = OmegaConf.create(changed(OmegaConf.to_container(config, resolve=False), fitting))
     assert isinstance(made, DictConfig)
     return made
 

@@ -13,6 +13,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from gpx.errors import CheckpointError, ConfigError
 from gpx.options.groups import FIXED_GROUPS, TRAINING_GROUPS
 from gpx.options.old import current
+from gpx.options.tree import leaves
 
 DATA_PATHS = ("data.path", "data.test_path", "data.root", "data.mask", "data.base_url")
 """Locations of the data, which may change: the contents are compared by checksums."""
@@ -178,19 +179,13 @@ def _recorded(state: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _options(config: Any, groups: tuple[str, ...]) -> dict[str, str]:
     """Options of some groups by dotted name, as JSON; a list is one value."""
-    found: dict[str, str] = {}
-
-    def enter(node: Any, name: str) -> None:
-        if isinstance(node, dict):
-            for key, value in node.items():
-                enter(value, f"{name}.{key}")
-        else:
-            found[name] = _text(node)
-
-    for group in groups:
-        if isinstance(config, dict) and config.get(group) is not None:  # null is the same as absent
-            enter(config[group], group)
-    return found
+    nodes = config if isinstance(config, dict) else {}
+    return {
+        name: _text(value)
+        for group in groups
+        if nodes.get(group) is not None  # null is the same as absent
+        for name, value in leaves(nodes[group], group, lists=False)
+    }
 
 
 def _same(old: str | None, new: str | None) -> bool:

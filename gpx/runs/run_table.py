@@ -16,6 +16,7 @@ from yaml import YAMLError
 
 from gpx.errors import DataError
 from gpx.installation import resuming
+from gpx.options.tree import leaves
 
 METRICS = ("test.rmse", "test.mnlp", "test.accuracy", "test.rmse_original", "train.seconds")
 BASELINES = ("baseline.linear.rmse", "baseline.5-nn.rmse")
@@ -70,17 +71,6 @@ class SweepTable(Callback):
             print(f"table: {folder / 'table.md'}")
 
 
-def _flatten(node: DictConfig, prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in node.items():
-        name = prefix + str(key)
-        if isinstance(value, DictConfig):
-            flat |= _flatten(value, name + ".")
-        else:
-            flat[name] = value if not OmegaConf.is_config(value) else OmegaConf.to_container(value)
-    return flat
-
-
 def _runs_in(folders: Sequence[Path]) -> list[Path]:
     return sorted({p.parent for folder in folders for p in folder.rglob("config.yaml")})
 
@@ -92,7 +82,7 @@ def _settings_of(run: Path) -> dict[str, Any]:
         raise DataError(f"{run / 'config.yaml'} cannot be read: {_first_line(error)}") from None
     if not isinstance(config, DictConfig):
         raise DataError(f"{run / 'config.yaml'} holds no options of a run")
-    flat = _flatten(config)
+    flat = dict(leaves(OmegaConf.to_container(config, resolve=True), lists=False))
     return {name: value for name, value in flat.items() if not _is_found(name, flat)}
 
 

@@ -31,6 +31,7 @@ from gpx.methods.base.optimizer import Optimizer
 from gpx.models import Model
 from gpx.objectives import Objective
 from gpx.options.build import parts_of
+from gpx.options.tree import leaves
 from gpx.priors import Priors
 from gpx.training.initialisation import Initialisation
 
@@ -89,7 +90,7 @@ def require_known_classes(
     check = _ClassCheck(str(where), ("gpx", *packages))
     content = OmegaConf.to_container(config, resolve=False)
     assert isinstance(content, dict)
-    for name, value in _leaves(content):
+    for name, value in leaves(content):
         if isinstance(value, str) and "${" in value:
             raise CheckpointError(
                 f"{where} holds the interpolation {name}={value!r}, but the config of a run must "
@@ -280,13 +281,3 @@ def _children(node: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(node, list):
         for index, value in enumerate(node):
             yield str(index), value
-
-
-def _leaves(node: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """Every plain value with its dotted name, ``_target_`` included."""
-    if not isinstance(node, (dict, list)):
-        yield place, node
-        return
-    items = node.items() if isinstance(node, dict) else enumerate(node)
-    for key, value in items:
-        yield from _leaves(value, f"{place}.{key}" if place else str(key))

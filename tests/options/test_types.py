@@ -126,7 +126,7 @@ def test_names_are_left_to_classes_that_take_any():
     ("content", "words"),
     [
         ({"a": {"b": float("nan")}}, "a.b=nan: expected a finite number"),
-        ({"a": [1.0, [float("-inf")]]}, r"a\[1\]\[0\]=-inf: expected a finite number"),
+        ({"a": [1.0, [float("-inf")]]}, r"a\.1\.0=-inf: expected a finite number"),
         ({"seed": 2**63}, "seed=9223372036854775808: expected a whole number of at most 64 bits"),
     ],
 )
