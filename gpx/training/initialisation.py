@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -17,7 +17,6 @@ from gpx.constraints import (
     at_their_floor,
     floor_of,
     is_trained,
-    lower_limits,
     positive_parameters,
 )
 from gpx.errors import ConfigError, class_name
@@ -35,9 +34,7 @@ from gpx.training.laplace_start import (
     laplace_rows,
     start_by_laplace,
 )
-from gpx.training.lbfgsb import LBFGSB
-
-Say = Callable[[str], None]
+from gpx.training.maximise import Say, maximise
 
 SHORTER = (1 / 4, 1 / 16)
 """Factors of lengthscales for fits that follow one which explains nothing."""
@@ -153,7 +150,7 @@ class SubsetInitialisation(Initialisation):
         self, parts: Hyperparameters, x: Tensor, y: Tensor, priors: Priors | None, say: Say
     ) -> None:
         """Set the parts to the best fit on the rows x (n, d), y (n,) or (n, p)."""
-        if not list(exact_outputs(parts)[0].parameters()):
+        if not any(each.requires_grad for each in exact_outputs(parts)[0].parameters()):
             return
         factors, further = [1.0], []
         if _with_lengthscales(parts.kernel):
@@ -219,26 +216,14 @@ class SubsetInitialisation(Initialisation):
         def evidence() -> Tensor:
             return torch.stack([objective.evidence(*part).value for part in parts]).sum()
 
-        def density() -> Tensor | float:
-            return 0.0 if priors is None else priors.log_prob(together)
-
-        def loss() -> Tensor:
-            return (evidence() + density()) / -count
-
-        def after_evaluation(number: int, value: float, replayed: bool) -> None:
-            if number == 1 or number % 20 == 0:
-                say(
-                    f"init: exact GP on {len(x)} points, evaluation {number}, "
-                    f"evidence/point {-value:+.4f}"
-                )
-
-        solver, parameters = LBFGSB(ftol=1e-7, gtol=1e-4), list(together.parameters())
-        limits = lower_limits(together, parameters)
-        solver.minimise(parameters, loss, self.max_evaluations, after_evaluation, lower=limits)
+        what = f"exact GP on {len(x)} points"
+        most = self.max_evaluations
+        maximise(together, evidence, count, most, priors=priors, say=say, what=what)
         # evaluated where the search ended: its lowest loss may lie beyond a limit
         with torch.no_grad():
             reached = evidence()
-            value = float((reached + density()) / count)
+            density = 0.0 if priors is None else priors.log_prob(together)
+            value = float((reached + density) / count)
             gain = float(reached) - sum(noise_evidence(*part) for part in parts)
         kernel = exact[0].kernel
         learned = sum(p.numel() for p in kernel.parameters() if p.requires_grad)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 
 from torch import Tensor
 
-from gpx.constraints import lower_limits
 from gpx.errors import DidNotConverge, NotPositiveDefinite
 from gpx.likelihoods.base import Likelihood, is_classification
 from gpx.methods.base.model import Hyperparameters
 from gpx.models import LaplaceGP
 from gpx.objectives import LaplaceEvidence
 from gpx.priors import Priors
-from gpx.training.lbfgsb import LBFGSB
+from gpx.training.maximise import Say, maximise
 
 MAX_ROWS = 500
 """Rows used with one latent function; with C functions a Newton step costs C n^3."""
@@ -38,7 +36,7 @@ def start_by_laplace(
     y: Tensor,
     max_evaluations: int,
     priors: Priors | None,
-    say: Callable[[str], None],
+    say: Say,
 ) -> None:
     """Maximise Laplace's approximation of the evidence over kernel, mean and likelihood.
 
@@ -56,30 +54,15 @@ def start_by_laplace(
     Cost: C n^3 for each Newton step, with C latent functions; several steps per evaluation.
     """
     laplace, objective = LaplaceGP(**copy.deepcopy(parts)._asdict()).double(), LaplaceEvidence()
-    parameters = [each for each in laplace.parameters() if each.requires_grad]
-    if not parameters:
-        return
-
-    def loss() -> Tensor:
-        value = objective.evidence(laplace, x, y).value
-        if priors is not None:
-            value = value + priors.log_prob(laplace)
-        return value / -len(x)
-
-    def after_evaluation(number: int, value: float, replayed: bool) -> None:
-        if number == 1 or number % 20 == 0:
-            say(
-                f"init: Laplace's approximation on {len(x)} points, evaluation {number}, "
-                f"evidence/point {-value:+.4f}"
-            )
-
     try:
-        LBFGSB(ftol=1e-7, gtol=1e-4).minimise(
-            parameters,
-            loss,
+        maximise(
+            laplace,
+            lambda: objective.evidence(laplace, x, y).value,
+            len(x),
             max_evaluations,
-            after_evaluation,
-            lower=lower_limits(laplace, parameters),
+            priors=priors,
+            say=say,
+            what=f"Laplace's approximation on {len(x)} points",
         )
     except (NotPositiveDefinite, DidNotConverge) as error:
         say(f"init: Laplace's approximation failed ({error}), starting from constants")

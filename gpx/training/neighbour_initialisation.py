@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gpx.constraints import at_their_floor, lower_limits
+from gpx.constraints import at_their_floor
 from gpx.errors import ConfigError
 from gpx.inference.neighbour_likelihood import neighbour_log_likelihood, neighbours
 from gpx.likelihoods import Gaussian
 from gpx.models import Model
 from gpx.tensor_checks import check_at_least
-from gpx.training.initialisation import Say, SubsetInitialisation, exact_outputs, take_over
-from gpx.training.lbfgsb import LBFGSB
+from gpx.training.initialisation import SubsetInitialisation, exact_outputs, take_over
+from gpx.training.maximise import Say, maximise
 
 
 class NeighbourInitialisation(SubsetInitialisation):
@@ -85,31 +85,23 @@ class NeighbourInitialisation(SubsetInitialisation):
         near = neighbours(fitted.kernel, inputs, chosen, count)
         groups = torch.cat([near, chosen[:, None]], 1)
 
-        def loss() -> Tensor:
+        def log_density() -> Tensor:
             noise = fitted.likelihood.noise_variance
             residual = targets - fitted.mean(inputs)
-            value = neighbour_log_likelihood(fitted.kernel, noise, inputs, residual, groups)
-            if model.hyperpriors is not None:
-                value = value + model.hyperpriors.log_prob(fitted)
-            return -value / len(chosen)
+            return neighbour_log_likelihood(fitted.kernel, noise, inputs, residual, groups)
 
-        def after_evaluation(number: int, value: float, replayed: bool) -> None:
-            if number == 1 or number % 10 == 0:
-                say(
-                    f"init: {len(chosen)} rows given {count} neighbours each, evaluation {number}, "
-                    f"log probability/row {-value:+.4f}"
-                )
-
-        parameters = [p for p in fitted.parameters() if p.requires_grad]
-        if not parameters:
-            return
-        LBFGSB(ftol=1e-6, gtol=1e-3).minimise(
-            parameters,
-            loss,
+        maximise(
+            fitted,
+            log_density,
+            len(chosen),
             self.neighbour_evaluations,
-            after_evaluation,
-            lower=lower_limits(fitted, parameters),
+            ftol=1e-6,
+            gtol=1e-3,
+            priors=model.hyperpriors,
+            say=say,
+            what=f"{len(chosen)} rows given {count} neighbours each",
+            measure="log probability/row",
         )
-        for name in at_their_floor(fitted, parameters):
+        for name in at_their_floor(fitted, list(fitted.parameters())):
             say(f"init: {name} is at its lower limit")
         take_over([fitted], parts)

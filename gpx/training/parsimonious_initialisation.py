@@ -11,13 +11,8 @@ from gpx.kernels.stationary import Stationary
 from gpx.likelihoods import Gaussian
 from gpx.models import Model
 from gpx.objectives import ExactMLL
-from gpx.training.initialisation import (
-    Say,
-    SubsetInitialisation,
-    drawn_rows,
-    exact_outputs,
-    take_over,
-)
+from gpx.training.initialisation import SubsetInitialisation, drawn_rows, exact_outputs, take_over
+from gpx.training.maximise import Say
 
 RAW = "parametrizations.lengthscale.original"
 """Name of the unconstrained parameter behind ``lengthscale``."""

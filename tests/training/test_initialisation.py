@@ -100,6 +100,20 @@ def test_a_fit_to_nothing_is_refused():
         SubsetInitialisation(max_evaluations=0)
 
 
+@pytest.mark.parametrize("fixed", ["", "kernel"])
+def test_fixed_hyperparameters_stay(fixed):
+    x = torch.rand(60, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    y = (4.0 * x).sum(1).sin()
+    model = ExactGP(kernel=Matern32(5), mean=Constant(), likelihood=Gaussian(0.2)).double()
+    held = [p for name, p in model.named_parameters() if name.startswith(fixed)]
+    for parameter in held:
+        parameter.requires_grad_(False)
+    before = [parameter.clone() for parameter in held]
+    lines = start(SubsetInitialisation(30, 20, num_starts=2), model, x, y)
+    assert bool(lines) == bool(fixed)
+    assert all(map(torch.equal, held, before))
+
+
 @pytest.mark.parametrize(("starts", "fits"), [(1, 2), (4, 3)])
 def test_the_fit_leaves_where_the_kernel_matrix_is_diagonal(starts, fits):
     generator = torch.Generator().manual_seed(1)

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.distributions import Normal
 from torch.nn.utils.parametrize import is_parametrized
 
-from gpx.constraints import lower_limits
 from gpx.errors import DidNotConverge, NotPositiveDefinite
 from gpx.inference.leave_one_out import LeftOut
 from gpx.kernels import Kernel
@@ -25,7 +24,7 @@ from gpx.models import ExactGP, LaplaceGP
 from gpx.objectives import ExactMLL, LaplaceEvidence
 from gpx.options.build import build
 from gpx.training.initialisation import exact_outputs, rows_of_outputs, take_over
-from gpx.training.lbfgsb import LBFGSB
+from gpx.training.maximise import maximise
 
 Node = dict[str, Any]
 
@@ -183,15 +182,7 @@ class KernelFitter:
             def loss() -> Tensor:
                 return approximate(laplace, self.x, self.y)
 
-        parameters = list(module.parameters())
-        if parameters:
-            LBFGSB(ftol=self.ftol, gtol=self.gtol).minimise(
-                parameters,
-                loss,
-                self.max_evaluations,
-                lambda *_: None,
-                lower=lower_limits(module, parameters),
-            )
+        maximise(module, lambda: -loss(), 1, self.max_evaluations, ftol=self.ftol, gtol=self.gtol)
         with torch.no_grad():
             evidence = -float(loss())
         if not self.gaussian:
