@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 import os
 import sys
 from contextlib import suppress
@@ -68,22 +69,10 @@ def call(name: str, arguments: list[str]) -> None:
     """
     if name == "train":
         _train(arguments)
-    elif name == "predict":
-        from gpx.commands.predict import main as predict
-
-        predict(arguments)
-    elif name == "diagnose":
-        from gpx.commands.diagnose import main as diagnose
-
-        diagnose(arguments)
-    elif name == "compare":
-        from gpx.commands.compare import main as compare
-
-        compare(arguments)
-    else:
-        from gpx.doctor import main as doctor
-
-        sys.exit(doctor(arguments))
+        return
+    module = "gpx.doctor" if name == "doctor" else f"gpx.commands.{name}"
+    if status := importlib.import_module(module).main(arguments):
+        sys.exit(status)
 
 
 def _train(arguments: list[str]) -> None:

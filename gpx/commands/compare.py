@@ -6,7 +6,7 @@ import csv
 import sys
 from pathlib import Path
 
-from gpx.commands.mistakes import mistakes_in_one_line
+from gpx.commands.mistakes import answered
 from gpx.commands.named_values import read_options
 from gpx.errors import ConfigError
 from gpx.installation import command
@@ -27,25 +27,25 @@ OPTIONS
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Entry point of ``gpx compare``; mistakes give one line and exit status 2."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    if not arguments or any(a in ("--help", "-h") for a in arguments):
-        print(USAGE.format(command=command("compare")))
-        return
-    with mistakes_in_one_line():
-        known = ("runs", "output")
-        options = read_options(arguments, known, required=("runs",), script=command("compare"))
-        whole = Path(options["runs"])  # a folder's name may hold a comma
-        folders = [whole] if whole.is_dir() else [Path(n) for n in options["runs"].split(",")]
-        for folder in folders:
-            if not folder.is_dir():
-                raise ConfigError(f"runs={folder} is no folder")
-        found = run_table(folders)
-        for line in found.reminders:
-            print(line, file=sys.stderr)
-        if not found.rows:
-            raise ConfigError(f"runs={options['runs']}: there is no finished run in it")
-        print(found)
-        if "output" in options:
-            with Path(options["output"]).open("w", newline="") as file:
-                csv.writer(file).writerows([found.header, *found.rows])
+    """Entry point of ``gpx compare``."""
+    answered("compare", USAGE, _compare, arguments)
+
+
+def _compare(arguments: list[str]) -> None:
+    """Print the table of the runs, and write it."""
+    known = ("runs", "output")
+    options = read_options(arguments, known, required=("runs",), script=command("compare"))
+    whole = Path(options["runs"])  # a folder's name may hold a comma
+    folders = [whole] if whole.is_dir() else [Path(n) for n in options["runs"].split(",")]
+    for folder in folders:
+        if not folder.is_dir():
+            raise ConfigError(f"runs={folder} is no folder")
+    found = run_table(folders)
+    for line in found.reminders:
+        print(line, file=sys.stderr)
+    if not found.rows:
+        raise ConfigError(f"runs={options['runs']}: there is no finished run in it")
+    print(found)
+    if "output" in options:
+        with Path(options["output"]).open("w", newline="") as file:
+            csv.writer(file).writerows([found.header, *found.rows])

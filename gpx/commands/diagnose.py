@@ -10,10 +10,9 @@ import torch
 from omegaconf import DictConfig
 from torch import Tensor
 
-from gpx.commands.mistakes import mistakes_in_one_line
-from gpx.commands.named_values import read_options
+from gpx.commands.mistakes import answered
+from gpx.commands.named_values import asked_run, read_options
 from gpx.data import Dataset, read_rows
-from gpx.data.columns.coding import Coding
 from gpx.diagnostics.report import Report
 from gpx.errors import CheckpointError, ConfigError
 from gpx.installation import command
@@ -33,9 +32,7 @@ from gpx.runs.folder import RunFolder
 from gpx.runs.further_rows import row_noise
 from gpx.runs.loading import finished_predictor
 from gpx.runs.predictor import Predictor
-from gpx.runs.trust import require_known_server, trusted_packages
-from gpx.runs.watching.console import warnings_as_lines
-from gpx.training.device import resolve_device
+from gpx.runs.trust import require_known_server
 
 USAGE = """\
 Check how far a trained model can be trusted. For every run: calibration of its predictions of the
@@ -74,47 +71,42 @@ PRODUCTS = {"auto": None, "true": True, "false": False}
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Entry point of ``gpx diagnose``; mistakes give one line and exit status 2."""
-    warnings_as_lines()
-    arguments = sys.argv[1:] if arguments is None else arguments
-    if not arguments or any(a in ("--help", "-h") for a in arguments):
-        print(USAGE.format(command=command("diagnose")))
-        return
-    with mistakes_in_one_line():
-        options = read_options(arguments, OPTIONS, required=("run",), script=command("diagnose"))
-        folder = RunFolder(options["run"])
-        certify_options = CertifyOptions(
-            products=_products(options.get("products", "auto")),
-            **{
-                argument: _number(options[name], name)
-                for name, argument in NUMBERS.items()
-                if name in options
-            },
+    """Entry point of ``gpx diagnose``."""
+    answered("diagnose", USAGE, _diagnose, arguments)
+
+
+def _diagnose(arguments: list[str]) -> None:
+    """Write the reports of a run, and print what they say."""
+    options = read_options(arguments, OPTIONS, required=("run",), script=command("diagnose"))
+    certify_options = CertifyOptions(
+        products=_products(options.get("products", "auto")),
+        **{
+            argument: _number(options[name], name)
+            for name, argument in NUMBERS.items()
+            if name in options
+        },
+    )
+    folder, config, device = asked_run(options)
+    with option_names(config):
+        predictor = finished_predictor(folder, config, device)
+        given = {name: _rows(predictor, options[name]) for name in FILES if name in options}
+        data = _training_data(config, folder)
+        report, reason = _certificate(
+            predictor,
+            config,
+            data,
+            given["points"][0] if "points" in given else None,
+            certify_options,
+            required=any(option in options for option in CERTIFICATE),
         )
-        trust = trusted_packages(options["trust"]) if "trust" in options else ()
-        device = options.get("device", "cpu")
-        resolve_device(device, "device")  # here, as messages inside name options of the run
-        config = folder.read_config(trust)
-        with option_names(config):
-            predictor = finished_predictor(folder, config, device)
-            given = {name: _rows(predictor, options[name]) for name in FILES if name in options}
-            data = _training_data(config, folder)
-            report, reason = _certificate(
-                predictor,
-                config,
-                data,
-                given["points"][0] if "points" in given else None,
-                certify_options,
-                required=any(option in options for option in CERTIFICATE),
-            )
-            calibration = None
-            if data.num_test or report is None or "elsewhere" in options:
-                elsewhere = given.get("elsewhere", (None, None))
-                calibration = calibration_report(predictor, data, *elsewhere)
-        if calibration is not None:
-            calibration.write(folder)
-        if report is not None:
-            write_report(report, folder)
+        calibration = None
+        if data.num_test or report is None or "elsewhere" in options:
+            elsewhere = given.get("elsewhere", (None, None))
+            calibration = calibration_report(predictor, data, *elsewhere)
+    if calibration is not None:
+        calibration.write(folder)
+    if report is not None:
+        write_report(report, folder)
     if calibration is None:
         print("calibration cannot be measured: there are no test rows")
     else:
@@ -154,8 +146,7 @@ def _certificate(
 
 def _rows(predictor: Predictor, path: str) -> tuple[Tensor, RowNoise | None]:
     """The rows of a table as standardised inputs of the model, and their known noise."""
-    columns = predictor.coding or Coding.of_numbers(predictor.columns)
-    rows = read_rows(Path(path), columns)
+    rows = read_rows(Path(path), predictor.table_coding)
     x = predictor.scaler.transform_inputs(torch.from_numpy(predictor.coded(rows.frame)))
     if rows.noise is None:
         return x, None

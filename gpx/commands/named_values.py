@@ -1,11 +1,33 @@
-"""Reads the ``name=value`` options of ``gpx predict`` and ``gpx diagnose``."""
+"""Reads the ``name=value`` options of commands, and the run that they name."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+from omegaconf import DictConfig
 
 from gpx.errors import ConfigError
+from gpx.runs.folder import RunFolder
+from gpx.runs.trust import trusted_packages
+from gpx.training.device import resolve_device
+
+
+def asked_run(options: Mapping[str, str]) -> tuple[RunFolder, DictConfig, str]:
+    """Folder and config of the run that ``run=`` names, and the device of ``device=``.
+
+    Raises:
+        ConfigError, CheckpointError: there is no such device, run or trusted class.
+    """
+    device = options.get("device", "cpu")
+    resolve_device(device, "device")  # here, as later messages name options of the run
+    folder = RunFolder(options["run"])
+    return folder, folder.read_config(asked_trust(options)), device
+
+
+def asked_trust(options: Mapping[str, str]) -> tuple[str, ...]:
+    """The packages of ``trust=``."""
+    return trusted_packages(options["trust"]) if "trust" in options else ()
 
 
 def read_options(

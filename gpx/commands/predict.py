@@ -8,10 +8,9 @@ from typing import cast, get_args
 
 import torch
 
-from gpx.commands.mistakes import mistakes_in_one_line
-from gpx.commands.named_values import read_options
+from gpx.commands.mistakes import answered
+from gpx.commands.named_values import asked_run, asked_trust, read_options
 from gpx.data import read_rows, write_predictions, write_table
-from gpx.data.columns.coding import Coding
 from gpx.data.columns.column import texts_of
 from gpx.data.columns.frame import plain_values
 from gpx.data.tables.prediction_input import NewRows
@@ -21,12 +20,8 @@ from gpx.options.names import option_names
 from gpx.runs.exporting.export import Format, export, output_path
 from gpx.runs.exporting.onnx_program import require_packages
 from gpx.runs.exporting.torch_program import require_numbers
-from gpx.runs.folder import RunFolder
 from gpx.runs.loading import finished_predictor, load
 from gpx.runs.predictor import Predictor
-from gpx.runs.trust import trusted_packages
-from gpx.runs.watching.console import warnings_as_lines
-from gpx.training.device import resolve_device
 
 USAGE = """\
 Predict with a trained model.
@@ -66,21 +61,15 @@ EXPORT_OPTIONS = ("run", "output", "format", "samples", "seed", "trust")
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Entry point of ``gpx predict``; mistakes give one line and exit status 2."""
-    warnings_as_lines()
-    arguments = sys.argv[1:] if arguments is None else arguments
-    if not arguments or any(a in ("--help", "-h") for a in arguments):
-        print(USAGE.format(command=command("predict")))
-        return
-    with mistakes_in_one_line():
-        if any(a.startswith("format=") for a in arguments):
-            _export(arguments)
-        else:
-            _predict(arguments)
+    """Entry point of ``gpx predict``."""
+    answered("predict", USAGE, _predict, arguments)
 
 
 def _predict(arguments: list[str]) -> None:
-    """Write a table of predictions."""
+    """Write a table of predictions, or export the model."""
+    if any(a.startswith("format=") for a in arguments):
+        _export(arguments)
+        return
     options = read_options(arguments, OPTIONS, required=OPTIONS[:3], script=command("predict"))
     source, output = Path(options["input"]).expanduser(), Path(options["output"]).expanduser()
     if output.exists() and source.exists() and output.samefile(source):
@@ -93,14 +82,11 @@ def _predict(arguments: list[str]) -> None:
             "ends in .csv or .csv.gz"
         )
     _require_folder(output)
-    trust = trusted_packages(options["trust"]) if "trust" in options else ()
-    folder, device = RunFolder(options["run"]), options.get("device", "cpu")
-    resolve_device(device, "device")  # here, as messages inside name options of the run
-    config = folder.read_config(trust)
+    folder, config, device = asked_run(options)
     try:
         with option_names(config):
             predictor = finished_predictor(folder, config, device)
-            rows = read_rows(source, predictor.coding or Coding.of_numbers(predictor.columns))
+            rows = read_rows(source, predictor.table_coding)
             _write_predictions(output, predictor, rows)
     except torch.OutOfMemoryError:
         raise ConfigError(
@@ -148,7 +134,7 @@ def _export(arguments: list[str]) -> None:
             f"format={options['format']}: expected int4, torch or onnx; leave it out to predict"
         )
     _require_folder(Path(options["output"]).expanduser())
-    trust = trusted_packages(options["trust"]) if "trust" in options else ()
+    trust = asked_trust(options)
     run, output = options["run"], options["output"]
     counts = {name: _count(options, name) for name in ("samples", "seed") if name in options}
     if options["format"] != "int4":
@@ -163,12 +149,8 @@ def _export(arguments: list[str]) -> None:
             f"{output}: tracing the model, which takes seconds, or minutes for a large network",
             file=sys.stderr,
         )
-        if options["format"] == "torch":
-            export(model, output, format="torch")
-            what = "program of torch.export"
-        else:
-            export(model, output, format="onnx")
-            what = "ONNX program"
+        export(model, output)  # whose ending is that of the format
+        what = "program of torch.export" if options["format"] == "torch" else "ONNX program"
         written = Path(output).expanduser().stat().st_size
         print(f"{output}: {what}, {written} bytes", file=sys.stderr)
         return

@@ -338,6 +338,11 @@ class Predictor:
             return self.target_transform.inverse(values)
         return self.scaler.original_mean(values)
 
+    @property
+    def table_coding(self) -> Coding:
+        """How the inputs are computed from the columns of a table."""
+        return self.coding or Coding.of_numbers(self.columns)
+
     def coded(self, inputs: ArrayLike | Frame) -> NDArray[np.float64]:
         """The model's inputs (n, d), not standardised, from the columns of a table.
 
