@@ -27,6 +27,7 @@ from gpx.likelihoods.gaussian import Gaussian
 from gpx.methods.base.posterior import Posterior, no_joint_law
 from gpx.runs.fit import Fitted
 from gpx.runs.predictor import Predictor
+from gpx.tensor_checks import own_number
 
 try:
     from botorch.models.model import FantasizeMixin, Model
@@ -221,20 +222,19 @@ class GPXModel(Model, FantasizeMixin):
             )
         if self.scaler is not None:
             x = self.scaler.transform_inputs(x)
-        return x.to(self._like)
-
-    @property
-    def _like(self) -> Tensor:
-        numbers = (*self.law.parameters(), *self.law.buffers())
-        return next(t for t in numbers if t.is_floating_point())
+        return x.to(own_number(self.law))
 
     @property
     def _scale(self) -> Tensor:
-        return self._like.new_ones(()) if self.scaler is None else self.scaler.target_scale
+        return (
+            own_number(self.law).new_ones(()) if self.scaler is None else self.scaler.target_scale
+        )
 
     @property
     def _offset(self) -> Tensor:
-        return self._like.new_zeros(()) if self.scaler is None else self.scaler.target_mean
+        return (
+            own_number(self.law).new_zeros(()) if self.scaler is None else self.scaler.target_mean
+        )
 
     @property
     def _noise(self) -> Tensor:

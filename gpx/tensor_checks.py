@@ -74,6 +74,16 @@ def check_inputs(owner: nn.Module, x: Tensor, num_inputs: int | None = None) -> 
         )
 
 
+def own_number(owner: nn.Module) -> Tensor:
+    """A tensor of ``owner``, whose dtype and device are those of its inputs; float64 without any.
+
+    Parameters come first, since some buffers (caches) are float64 in any case.
+    """
+    numbers = itertools.chain(owner.parameters(), owner.buffers())
+    found = (number for number in numbers if number.is_floating_point())
+    return next(found, torch.zeros((), dtype=torch.float64))
+
+
 def is_number(value: object) -> TypeGuard[float]:
     """Whether ``value`` is an int or a float, and no bool."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)

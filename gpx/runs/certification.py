@@ -27,6 +27,7 @@ from gpx.options.build import target_of
 from gpx.options.names import with_option_names
 from gpx.runs.folder import RunFolder
 from gpx.runs.predictor import Predictor
+from gpx.tensor_checks import own_number
 
 NUM_POINTS = 50
 """Test points certified if the user names none."""
@@ -134,7 +135,7 @@ def certify_run(
         ConfigError, DataError, NotPositiveDefinite: see ``gpx.diagnostics.certificate.certify``.
     """
     began = time.perf_counter()
-    reference = next(iter(predictor.posterior.buffers()))
+    reference = own_number(predictor.posterior)
     x, y, points = (
         t.to(reference.device, torch.float64) for t in (data.train_x, data.train_y, points)
     )

@@ -30,6 +30,7 @@ from gpx.runs.gaps import averaged_over_gaps
 from gpx.runs.hyperparameters import Hyperparameters, hyperparameters_of, shown
 from gpx.runs.left_out import LeftOutRows, left_out_rows
 from gpx.runs.prediction import ClassPrediction, Prediction, class_summary, summary
+from gpx.tensor_checks import own_number
 
 
 @dataclass(eq=False, repr=False)
@@ -359,7 +360,4 @@ class Predictor:
 
     def placed(self, x: Tensor) -> Tensor:
         """Standardised inputs x (n, d) on the device and in the dtype of the posterior."""
-        # parameters first, since some buffers (caches) are float64 in any case
-        numbers = (*self.posterior.parameters(), *self.posterior.buffers())
-        reference = next((t for t in numbers if t.is_floating_point()), None)
-        return x if reference is None else x.to(reference.device, reference.dtype)
+        return x.to(own_number(self.posterior))

@@ -19,6 +19,7 @@ from gpx.likelihoods import target_marginals
 from gpx.likelihoods.base import is_classification
 from gpx.runs.prediction import Prediction
 from gpx.runs.predictor import Predictor
+from gpx.tensor_checks import own_number
 
 TRACED_ROWS = 5
 """Number of rows in tracing; the program takes any number of rows."""
@@ -40,9 +41,7 @@ class PredictionModule(nn.Module):
         super().__init__()
         self.posterior, self.likelihood = predictor.posterior, predictor.likelihood
         self.scaler, self.calibration = predictor.scaler, predictor.calibration
-        numbers = (*self.posterior.parameters(), *self.posterior.buffers())
-        # parameters first, since some buffers (caches) are float64 in any case
-        self.dtype = next((t.dtype for t in numbers if t.is_floating_point()), torch.float64)
+        self.dtype = own_number(self.posterior).dtype
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs x (n, d) -> mean and standard deviation, (n,) or (n, p); all float64."""
@@ -89,6 +88,11 @@ def require_numbers(predictor: Predictor, form: str) -> None:
             f"format={form} gives mean and standard deviation, and {predictor.target_name} is a "
             "class; train on a target that is a number"
         )
+    require_plain(predictor, form)
+
+
+def require_plain(predictor: Predictor, form: str) -> None:
+    """Raise ConfigError if columns or target are transformed; arguments as ``require_numbers``."""
     if predictor.target_transform is not None:
         raise ConfigError(f"format={form} cannot hold data.target_transform=: train without it")
     if predictor.coding is not None and not predictor.coding.plain:

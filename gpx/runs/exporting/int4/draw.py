@@ -23,6 +23,7 @@ from gpx.runs.exporting.int4.predictor import Int4Predictor
 from gpx.runs.exporting.int4.radial import RadialFeatures, height
 from gpx.runs.exporting.int4.squares import SquareNetwork
 from gpx.runs.exporting.int4.waves import WaveFeatures
+from gpx.runs.exporting.torch_program import require_plain
 from gpx.runs.predictor import Predictor
 
 
@@ -45,15 +46,9 @@ def int4_predictor(predictor: Predictor, *, samples: int = 16, seed: int = 0) ->
             "format=int4 needs discrete weights, and the posterior of this run is "
             f"{class_name(posterior)}; train with approx=direct"
         )
-    if predictor.target_transform is not None:
-        raise ConfigError("format=int4 cannot hold data.target_transform=: train without it")
+    require_plain(predictor, "int4")
     if predictor.calibration is not None:
         raise ConfigError("format=int4 cannot hold calibrate=: train without it")
-    if predictor.coding is not None and not predictor.coding.plain:
-        raise ConfigError(
-            "format=int4 needs inputs that are numbers, and the table has columns of texts, dates "
-            "or missing values; train on columns of numbers"
-        )
     if samples < 1:
         raise ConfigError(f"samples={samples}: expected at least 1")
     posterior = copy.deepcopy(posterior).cpu()  # the generator of a GPU would give other draws
