@@ -99,7 +99,7 @@ class DataSource(ABC):
         return train, test
 
     def _random_fold(self, table: Table) -> Rows:
-        folds, rows = round(1.0 / self.test_fraction), len(table.y)
+        folds, rows = self._num_folds, len(table.y)
         self._check_split(table, folds)
         if rows < max(folds, 3):
             raise DataError(
@@ -107,8 +107,16 @@ class DataSource(ABC):
                 f"{folds} splits need; add rows or raise test_fraction= "
                 f"(now {self.test_fraction:g})"
             )
-        order = np.random.Generator(np.random.PCG64(self.split_seed)).permutation(rows)
-        return np.sort(np.array_split(order, folds)[self.split]).astype(np.int64)
+        return np.sort(self._drawn_fold(rows))
+
+    @property
+    def _num_folds(self) -> int:
+        return round(1.0 / self.test_fraction)
+
+    def _drawn_fold(self, count: int) -> Rows:
+        """Indices below ``count`` of the fold of this split, in random order."""
+        order = np.random.Generator(np.random.PCG64(self.split_seed)).permutation(count)
+        return np.array_split(order, self._num_folds)[self.split].astype(np.int64)
 
     def _check_split(self, table: Table, folds: int) -> None:
         if not 0 <= self.split < folds:

@@ -279,12 +279,11 @@ class GridSource(DataSource):
                 raise ConfigError(f"split={self.split}: hold_out=tail has only split 0")
             chosen[points - max(1, math.ceil(self.test_fraction * points)) :] = True
             return chosen
-        folds = round(1.0 / self.test_fraction)
+        folds = self._num_folds
         if not 0 <= self.split < folds or points < folds:
             raise ConfigError(
                 f"split={self.split} of {folds} over {points} points of axis "
                 f"{self.hold_out_axis} does not exist; change split= or test_fraction="
             )
-        order = np.random.Generator(np.random.PCG64(self.split_seed)).permutation(points)
-        chosen[np.array_split(order, folds)[self.split]] = True
+        chosen[self._drawn_fold(points)] = True
         return chosen

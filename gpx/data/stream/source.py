@@ -106,9 +106,8 @@ class Stream(DataSource):
         parts = find_parts(under(self.root, self.path), self.target)
         total = len(parts)
         size = max(1, min(BLOCK_ROWS, total // MIN_BLOCKS))
-        folds = round(1.0 / self.test_fraction)
-        if self.test_path is None and -(-total // size) < folds:
-            size = max(1, total // folds)  # a block for each fold
+        if self.test_path is None and -(-total // size) < self._num_folds:
+            size = max(1, total // self._num_folds)  # a block for each fold
         trained = np.ones(-(-total // size), dtype=bool)
         if self.test_path is None:
             trained[self._test_blocks(total, size, str(self.path))] = False
@@ -169,7 +168,7 @@ class Stream(DataSource):
 
     def _test_blocks(self, rows: int, size: int, where: str) -> NDArray[np.int64]:
         """Numbers of the test blocks: those of the fold, up to ``max_test_rows`` rows, or one."""
-        folds, blocks = round(1.0 / self.test_fraction), -(-rows // size)
+        folds, blocks = self._num_folds, -(-rows // size)
         if not 0 <= self.split < folds:
             raise DataError(
                 f"split={self.split} does not exist: {where} has {folds} splits, 0 to {folds - 1}"
@@ -179,9 +178,7 @@ class Stream(DataSource):
                 f"{where} has {rows} rows, fewer than the {max(folds, 3)} that {folds} splits "
                 "need; add rows or give test_path="
             )
-        order = np.random.Generator(np.random.PCG64(self.split_seed)).permutation(blocks)
-        fold = np.array_split(order, folds)[self.split]
-        return fold[: max(1, self.max_test_rows // size)]
+        return self._drawn_fold(blocks)[: max(1, self.max_test_rows // size)]
 
     def _own_test(self, parts: Parts, coding: NumberCoding, task: Task) -> tuple[Tensor, str]:
         """Encoded rows of ``test_path``, and the checksum of its files."""
