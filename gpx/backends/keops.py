@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gpx.backends.entries import Entries, gradients
+from gpx.backends.trial import fault
 from gpx.errors import BackendUnavailable
 from gpx.linalg.replayed import refuse_recording
 
@@ -55,14 +56,13 @@ def keops_refusal(device: torch.device, dtype: torch.dtype) -> str | None:
     """
     if not keops_installed():
         return "pykeops is not installed"
-    try:
+
+    def trial() -> float:
         z = torch.tensor([[0.0], [1.0]], dtype=dtype, device=device)
         found = (-squared_distance(z, z)).exp().sum(dim=1)
-        error = float((found - (1.0 + math.exp(-1.0))).abs().max())
-    except Exception as failure:  # a compiler may fail in any way
-        reason = " ".join(str(failure).split()) or "no reason given"
-        return f"KeOps does not compile here ({type(failure).__name__}: {reason[:200]})"
-    return None if error < 1e-5 else f"KeOps is wrong here by {error:.1e}"
+        return float((found - (1.0 + math.exp(-1.0))).abs().max())
+
+    return fault(trial, "KeOps", "does not compile here")
 
 
 class KeOps:

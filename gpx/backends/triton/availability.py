@@ -16,6 +16,7 @@ from torch import Tensor
 
 from gpx.backends.entries import Entries
 from gpx.backends.radial_parts import RadialPart, RadialProfile
+from gpx.backends.trial import Fault, fault
 from gpx.backends.triton.engine import MAX_COORDINATES, radial_parts, trial_error
 
 logger = logging.getLogger(__name__)
@@ -176,19 +177,11 @@ def _profile_refusal(
     return _trial_refusal(trial, profile)
 
 
-def _trial_refusal(trial: Callable[[], float], what: str) -> str | None:
+def _trial_refusal(trial: Callable[[], float], what: str) -> Fault | None:
     """Why a tested kernel cannot be used; None if its error is rounding."""
-    try:
-        # asked from within autograd functions and inference mode, where nothing has a gradient
-        with torch.inference_mode(False), torch.enable_grad():
-            error = trial()
-    except Exception as failure:  # a compiler may fail in any way
-        reason = " ".join(str(failure).split()) or "no reason given"
-        return (
-            f"the Triton kernel for {what} does not run here ({type(failure).__name__}: "
-            f"{reason[:200]})"
-        )
-    return None if error < 1e-5 else f"the Triton kernel for {what} is wrong here by {error:.1e}"
+    # asked from within autograd functions and inference mode, where nothing has a gradient
+    with torch.inference_mode(False), torch.enable_grad():
+        return fault(trial, f"the Triton kernel for {what}")
 
 
 def fourier_trial_error(device: torch.device, dtype: torch.dtype, inputs: int) -> float:

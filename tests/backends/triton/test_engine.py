@@ -10,6 +10,7 @@ pytestmark = pytest.mark.triton
 
 import gpx.backends.triton.availability as availability  # noqa: E402
 from gpx.backends.entries import Entries  # noqa: E402
+from gpx.backends.trial import Fault  # noqa: E402
 from gpx.backends.triton import Triton, triton_refusal  # noqa: E402
 from gpx.backends.triton.blocks import Blocks  # noqa: E402
 from gpx.errors import BackendUnavailable, ConfigError  # noqa: E402
@@ -141,6 +142,7 @@ def test_a_kernel_that_does_not_compile_or_is_wrong_is_passed_over(monkeypatch):
         availability._profile_refusal.cache_clear()
         refusal = triton_refusal(entries(RBF(3).double(), points(4, 3)))
         assert words in refusal
+        assert isinstance(refusal, Fault)  # which a check of the machine reports as a failure
     monkeypatch.undo()
     for mode in (torch.enable_grad, torch.no_grad, torch.inference_mode):
         availability._profile_refusal.cache_clear()
