@@ -19,7 +19,7 @@ from collections.abc import Callable
 import torch
 from peers import Regression, by_cholesky, exactly, rbf
 from tables import show
-from timing import fair, in_turns
+from timing import fair_in_turns
 from torch import Tensor
 
 from gpx.inducing import RandomBlocks
@@ -120,8 +120,7 @@ def main() -> None:
         values = {name: float(run()) for name, run in work.items() if name != LAPACK}
         for name, value in values.items():
             assert math.isclose(value, values["batch"], rel_tol=1e-8), (name, value, values)
-        times = in_turns(work, options.repeats, options.device)
-        found = {name: fair(each, options.device, options.threads) for name, each in times.items()}
+        found = fair_in_turns(work, options.repeats, options.device)
         rest = found["batch"] - found[LAPACK]
         rate = f" ({1e-9 * options.experts * rows**3 / found[LAPACK]:.0f} GFlop/s)"
         for name, seconds in found.items():

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from linear_operator.operators import InterpolatedLinearOperator, ToeplitzLinearOperator
 from tables import show
-from timing import Work, fair, in_turns, named
+from timing import Work, fair_in_turns, named
 from torch import Tensor
 
 from gpx.linalg import RegularAxis, interpolate
@@ -136,8 +136,7 @@ def main() -> None:
             small_products(dtype, device),
         ):
             with torch.set_grad_enabled(title.endswith("gradient")):
-                times = in_turns(work, options.runs, device)
-            found = {name: fair(seen, device, options.threads) for name, seen in times.items()}
+                found = fair_in_turns(work, options.runs, device)
             for name, seconds in found.items():
                 row: dict[str, Any] = {"work": title, "dtype": named(dtype), "by": name}
                 row |= {"ms": 1e3 * seconds, "times faster": found[PEER] / seconds}

@@ -40,7 +40,7 @@ DEVICE = "cpu"
 def best(function: Work, rounds: int) -> float:
     """Smallest of several timings, seconds."""
     each = [spent(function, DEVICE) for _ in range(rounds)]
-    return min(fair([seconds], DEVICE, torch.get_num_threads()) for seconds in each)
+    return min(fair([seconds], DEVICE) for seconds in each)
 
 
 def rates(rounds: int) -> tuple[float, float, float]:
@@ -150,10 +150,7 @@ def main() -> None:
         work[f"all {nodes}"] = lambda m=model, x=x, y=y: evaluate(m, x, y)
         work[f"eigenpairs {nodes}"] = lambda m=model: eigenpairs(m)
     turns = in_turns(work, 3 * options.rounds, DEVICE, warm=0)
-    least_of = {
-        name: min(fair([seconds], DEVICE, options.threads) for seconds in seen)
-        for name, seen in turns.items()
-    }
+    least_of = {name: min(fair([one], DEVICE) for one in seen) for name, seen in turns.items()}
     rows = [
         {
             "nodes": nodes,

@@ -115,7 +115,7 @@ def root_mean_square(values):
     return math.sqrt(sum(v * v for v in values) / len(values))
 
 
-def bench_equal_accuracy(n, repeats, device, threads):
+def bench_equal_accuracy(n, repeats, device):
     x, y = problem(n, device)
     truth_model = model(1, device)
     exact = ExactMLL().evidence(truth_model, x, y)
@@ -141,7 +141,7 @@ def bench_equal_accuracy(n, repeats, device, threads):
 
     work = {name: functools.partial(noted, name, itertools.count()) for name in runs}
     turns = in_turns(work, repeats, device, warm=0)
-    seconds = {name: [fair([one], device, threads) for one in seen] for name, seen in turns.items()}
+    seconds = {name: [fair([one], device) for one in seen] for name, seen in turns.items()}
     rows = [
         {
             "by": name,
@@ -252,7 +252,7 @@ def main():
     torch.set_num_threads(threads)
     warnings.simplefilter("ignore")
     if options.table in (None, 1):
-        bench_equal_accuracy(5_000, options.repeats, device, threads)
+        bench_equal_accuracy(5_000, options.repeats, device)
     if options.table in (None, 2):
         bench_barely_biased(500, options.seeds, device)
     if options.table == 3 or (options.table is None and not options.skip_large):

@@ -26,7 +26,7 @@ from linear_operator.operators import (
     LowRankRootLinearOperator,
 )
 from tables import show
-from timing import fair, in_turns, named
+from timing import fair_in_turns, named
 from torch import Tensor
 
 from gpx.operators import Kronecker, KroneckerPlusDiagonal, LowRankPlusDiagonal
@@ -189,8 +189,8 @@ def main() -> None:
             work = {"ours": pair.ours, "peer": pair.peer}
             errors = {name: pair.error(call()) for name, call in work.items()}
             work |= {"bare": pair.bare} if pair.bare else {}
-            times = in_turns(work, args.repeats, args.device)
-            found = {k: 1e3 * fair(v, args.device, args.threads) for k, v in times.items()}
+            seconds = fair_in_turns(work, args.repeats, args.device)
+            found = {name: 1e3 * each for name, each in seconds.items()}
             rows.append(
                 {
                     "work": pair.what,

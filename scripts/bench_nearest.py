@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 from tables import show
-from timing import Work, fair, in_turns, spent
+from timing import Work, fair, fair_in_turns, spent
 from torch import Tensor
 
 from gpx.data.images.mnist import MNIST
@@ -78,8 +78,8 @@ def parts(d: int) -> dict[str, torch.nn.Module]:
 
 def milliseconds(work: dict[str, Work], repeats: int, device: str) -> dict[str, float]:
     """Median times; each function is called once right before, so that caches hold its data."""
-    found = in_turns(work, repeats, device, warm=2, primed=True)
-    return {name: 1e3 * fair(seen, device, torch.get_num_threads()) for name, seen in found.items()}
+    found = fair_in_turns(work, repeats, device, warm=2, primed=True)
+    return {name: 1e3 * seconds for name, seconds in found.items()}
 
 
 def stepper(model: Model, objective: SVGPELBO | SWSGPObjective, x: Tensor, y: Tensor) -> Work:
@@ -200,7 +200,7 @@ def vecchia(n: int, repeats: int, device: str = "cpu") -> list[dict[str, Any]]:
                 "n": n,
                 "neighbours": given,
                 "block": block,
-                "groups found, s": fair([search], device, torch.get_num_threads()),
+                "groups found, s": fair([search], device),
                 "evidence, s": found["value"] / 1e3,
                 "with gradient, s": found["gradient"] / 1e3,
                 "us per row and neighbour": 1e3 * found["gradient"] / n / given,

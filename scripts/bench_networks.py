@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from tables import show
-from timing import Work, fair, in_turns
+from timing import Work, fair_in_turns
 from torch import Tensor
 
 from gpx.likelihoods import Softmax
@@ -70,8 +70,7 @@ def main() -> None:
     x = torch.rand(given.batch, given.side**2, generator=draws).to(given.device)
     y = torch.randint(CLASSES, (given.batch,), generator=draws).to(x)
     steps = {name: stepper(name, x, y, given.backbone, given.features) for name in NETWORKS}
-    times = in_turns(steps, given.rounds, given.device, warm=2)
-    found = {name: fair(each, given.device, given.threads) for name, each in times.items()}
+    found = fair_in_turns(steps, given.rounds, given.device, warm=2)
     rows = [
         {"network": name, "ms a step": 1e3 * seconds, "over the plain one": seconds / found["cnn"]}
         for name, seconds in found.items()

@@ -20,7 +20,7 @@ import gpytorch
 import torch
 from peers import by_cholesky, exactly
 from tables import show
-from timing import added_mib, fair, in_own_process, in_turns
+from timing import added_mib, fair_in_turns, in_own_process
 from torch import Tensor
 
 from gpx.kernels import RBF
@@ -121,9 +121,8 @@ def main() -> None:
         work = runs(options.rows, outputs, options.device)
         values = {name: float(run()) for name, run in work.items()}
         assert math.isclose(values["GPyTorch"], values["together"], rel_tol=1e-6), values
-        times = in_turns(work, options.repeats, options.device)
         sizes = options.rows, outputs, options.device, options.threads
-        found = {name: fair(each, options.device, options.threads) for name, each in times.items()}
+        found = fair_in_turns(work, options.repeats, options.device)
         for name, seconds in found.items():
             table.append(
                 {

@@ -32,7 +32,7 @@ from linear_operator.operators import (
 from linear_operator.utils.linear_cg import linear_cg
 from peers import rbf
 from tables import show
-from timing import Work, fair, in_turns, named
+from timing import Work, fair_in_turns, named
 from torch import Tensor
 
 from gpx.kernels import RBF
@@ -207,8 +207,8 @@ def main() -> None:
             "pivoted Cholesky, n = 10,000, rank 100": pivoted(10_000, 100, dtype, options.device),
             "100 steps of CG, n = 2,000, 11 sides": gradients(2000, 11, 100, dtype, options.device),
         }.items():
-            times = in_turns(work, options.repeats, options.device)
-            found = {k: 1e3 * fair(v, options.device, options.threads) for k, v in times.items()}
+            seconds = fair_in_turns(work, options.repeats, options.device)
+            found = {name: 1e3 * each for name, each in seconds.items()}
             for name, run in work.items():
                 result = run()
                 rows.append(

@@ -17,14 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 from timing import spent
 from torch import Tensor
 
 from gpx.errors import GPXError
 from gpx.kernels import RBF
 from gpx.operators import KernelMatrix
+from gpx.options.composition import composed
 from gpx.runs import RunFolder, run
 from gpx.runs.environment import source_commit
 
@@ -104,13 +103,8 @@ class Machine:
 
 def run_metrics(options: tuple[str, ...] | list[str]) -> dict[str, Any]:
     """Train and return the metrics."""
-    GlobalHydra.instance().clear()
-    with (
-        initialize_config_dir(str(ROOT / "configs"), version_base="1.3"),
-        tempfile.TemporaryDirectory() as folder,
-        contextlib.redirect_stdout(io.StringIO()),
-    ):
-        return run(compose("train", overrides=list(options)), RunFolder(Path(folder) / "run"))
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        return run(composed(options), RunFolder(Path(folder) / "run"))
 
 
 def run_train_py(

@@ -72,10 +72,18 @@ def least(seen: Sequence[Spent]) -> Spent:
     return Spent(*map(min, zip(*seen, strict=True)))
 
 
-def fair(seen: Sequence[Spent], device: str = "cpu", threads: int = 1) -> float:
+def fair(seen: Sequence[Spent], device: str = "cpu") -> float:
     """Median seconds: of the processor for one CPU thread, unaffected by other load; else wall."""
-    one = torch.device(device).type == "cpu" and threads == 1
+    one = torch.device(device).type == "cpu" and torch.get_num_threads() == 1
     return middle(seen).processor if one else middle(seen).wall
+
+
+def fair_in_turns(
+    work: Mapping[str, Work], repeats: int, device: str = "cpu", **options: Any
+) -> dict[str, float]:
+    """Name -> ``fair`` seconds of functions timed ``in_turns``; arguments as there."""
+    found = in_turns(work, repeats, device, **options)
+    return {name: fair(each, device) for name, each in found.items()}
 
 
 def added_mib(work: Work, device: str = "cpu") -> float:
