@@ -110,8 +110,6 @@ class GaussianPosterior(Posterior):
         prior = prior_functions(
             self.kernel, num, num_inputs, generator=generator, frequencies=frequencies
         )
-        noise = torch.randn(
-            num, n, generator=generator, dtype=self.residual.dtype, device=self.residual.device
-        )
+        noise = self.residual.new_empty(num, n).normal_(generator=generator)
         noise *= self.noise_variances().sqrt()
         return prior, self.residual - prior(self.inputs) - noise

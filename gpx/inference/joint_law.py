@@ -290,9 +290,7 @@ class Conditioned(JointLaw):
         """
         functions = self.base.sample_paths(num, generator=generator)
         seen, factor, _ = self.solved()
-        noise = torch.randn(
-            num, len(self.y), generator=generator, dtype=self.y.dtype, device=self.y.device
-        )
+        noise = self.y.new_empty(num, len(self.y)).normal_(generator=generator)
         gap = self.y - functions(self.x) - noise * self.noise.sqrt()
         weights = torch.cholesky_solve(gap.mT.to(factor), factor).mT
 

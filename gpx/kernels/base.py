@@ -295,9 +295,7 @@ class Kernel(Constructed, ABC):
         like = next(self.parameters(), torch.empty(0))
         size = (count, self.num_spectral_normals(num_inputs))
         with torch.no_grad():
-            return self.spectral_frequencies(
-                torch.randn(size, generator=generator, dtype=like.dtype, device=like.device)
-            )
+            return self.spectral_frequencies(like.new_empty(size).normal_(generator=generator))
 
     def summands(self) -> list[tuple[Kernel, Tensor | float]]:
         """Kernels and their multiples whose sum is this kernel; just itself unless it is a sum."""

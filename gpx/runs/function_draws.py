@@ -72,8 +72,6 @@ def joint_draws(posterior: Posterior, x: Tensor, num: int, *, generator: torch.G
     """
     covariance = posterior.joint_covariance(x).double()
     values, vectors = torch.linalg.eigh(covariance)
-    standard_normals = torch.randn(
-        num, len(x), generator=generator, dtype=torch.float64, device=covariance.device
-    )
+    standard_normals = covariance.new_empty(num, len(x)).normal_(generator=generator)
     deviations = (standard_normals * values.clamp_min(0.0).sqrt()) @ vectors.mT
     return posterior.predict(x).mean + deviations.to(x)

@@ -169,9 +169,7 @@ class _Waves:
             frequencies.append(found)
             scales.append((variance / found.shape[0]).sqrt().expand(found.shape[0]))
         scale = torch.cat(scales)
-        weights = torch.randn(
-            num, 2 * scale.shape[0], generator=generator, dtype=like.dtype, device=like.device
-        )
+        weights = like.new_empty(num, 2 * scale.shape[0]).normal_(generator=generator)
         return cls(torch.cat(frequencies), scale, weights * torch.cat([scale, scale]))
 
     def __call__(self, x: Tensor) -> Tensor:

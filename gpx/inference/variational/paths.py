@@ -48,9 +48,7 @@ def conditioned_paths(
         generator=generator,
         frequencies=frequencies,
     )
-    noise = torch.randn(
-        (num, latents, size, 1), generator=generator, dtype=mean.dtype, device=mean.device
-    )
+    noise = mean.new_empty(num, latents, size, 1).normal_(generator=generator)
     v = (mean.unsqueeze(-1) + factor @ noise).reshape(num * latents, size)
     weights = (v - prior(inducing) @ inverse_cholesky.mT) @ inverse_cholesky
     return ConditionedFunctions(prior, weights, inducing, kernel, Zero())

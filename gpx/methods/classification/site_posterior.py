@@ -144,9 +144,7 @@ class SitePosterior(PartlyInDouble, Posterior):
         sites, kernel = self.sites(), prior_matrix(self.kernel, self.inputs)
         shape = (n,) if p == 1 else (n, p)
         at_data = prior(self.inputs).double().view(num, p, n).mT.reshape(num, *shape)
-        noise = torch.randn(
-            at_data.shape, generator=generator, dtype=torch.float64, device=self.inputs.device
-        )
+        noise = at_data.new_empty(at_data.shape).normal_(generator=generator)
         weights = []
         for values, draw in zip(at_data, noise, strict=True):
             scaled = sites.root(draw)

@@ -121,13 +121,7 @@ class ExpertPaths:
         dims = posterior.inputs.shape[1]
         self.prior = expert_prior_functions(self.parts, num, dims, generator, frequencies)
         total = len(posterior.inputs)
-        noise = torch.randn(
-            num,
-            total,
-            generator=generator,
-            dtype=posterior.residual.dtype,
-            device=posterior.residual.device,
-        )
+        noise = posterior.residual.new_empty(num, total).normal_(generator=generator)
         every = ExpertRows(torch.arange(total, device=noise.device), posterior.sizes)
         gap = torch.empty_like(noise)
         rows = every.rows.split(posterior.sizes.tolist())

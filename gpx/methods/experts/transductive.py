@@ -197,9 +197,7 @@ class TransductivePosterior(RegionsPosterior):
         dims = self.inputs.shape[1]
         prior = expert_prior_functions(parts, num, dims, generator, frequencies)
         shape = num, len(self.inputs)
-        noise = torch.randn(
-            shape, generator=generator, dtype=self.inputs.dtype, device=self.inputs.device
-        )
+        noise = self.inputs.new_empty(shape).normal_(generator=generator)
 
         @torch.no_grad()
         def block(x: Tensor, rows: Tensor) -> Tensor:

@@ -300,9 +300,8 @@ class GridPosterior(Posterior):
         system = self.system()
         if system.circular:
             system = self._wide() or system
-        like = {"dtype": self.alpha.dtype, "device": self.alpha.device}
-        normals = torch.randn(system.size, num, generator=generator, **like)  # type: ignore[call-overload]
-        noise = torch.randn(self.cells.shape[0], num, generator=generator, **like)  # type: ignore[call-overload]
+        normals = self.alpha.new_empty(system.size, num).normal_(generator=generator)
+        noise = self.alpha.new_empty(len(self.cells), num).normal_(generator=generator)
         weights = prior_weights(system, normals)
         # of the function that the weights give, without the eigenvalues that they leave out
         prior = system.covariance(None, system.rows.cells, weights)

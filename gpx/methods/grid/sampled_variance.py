@@ -78,13 +78,8 @@ class SampledVariance:
         vectors = like.new_empty(system.size, count)
         draw = self._draw_with_filled_gaps if self.filling else self._draw_with_ignored_gaps
         for block in blocks(count, system.size):
-            normals = torch.randn(
-                system.size,
-                block.stop - block.start,
-                generator=generator,
-                dtype=like.dtype,
-                device=like.device,
-            )
+            width = block.stop - block.start
+            normals = like.new_empty(system.size, width).normal_(generator=generator)
             vectors[:, block] = draw(normals, generator)
         return vectors
 
@@ -103,13 +98,7 @@ class SampledVariance:
         weights = prior_weights(system, normals)
         # of the function that the weights give, without the eigenvalues that they leave out
         prior = system.covariance(None, system.rows.cells, weights)
-        noise = torch.randn(
-            system.num_observed,
-            normals.shape[1],
-            generator=generator,
-            dtype=normals.dtype,
-            device=normals.device,
-        )
+        noise = prior.new_empty(prior.shape).normal_(generator=generator)
         targets = prior + system.noise.sqrt() * noise
         solved = solve_gaps(system, targets, self.solve_options)
         return weights - solved.alpha

@@ -157,16 +157,12 @@ class NearestPosterior(Posterior):
             self.kernel, num, num_inputs, generator=generator, frequencies=frequencies
         )
         width = self.q_root.shape[-1]
-        noise = torch.randn(
-            num, width, generator=generator, dtype=self.q_mean.dtype, device=self.q_mean.device
-        )
+        noise = self.q_mean.new_empty(num, width).normal_(generator=generator)
         root = self.q_root
         u = self.q_mean + (noise * root if root.ndim == 1 else noise @ root.mT)
         # K_I includes jitter, so u has to be given it too
         jitter = self.jitter * mean_variance(self.kernel, self.inducing)
-        nugget = torch.randn(
-            num, size, generator=generator, dtype=self.q_mean.dtype, device=self.q_mean.device
-        )
+        nugget = self.q_mean.new_empty(num, size).normal_(generator=generator)
         gap = u - prior(self.inducing) - jitter.sqrt() * nugget
 
         @torch.no_grad()

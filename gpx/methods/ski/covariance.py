@@ -186,10 +186,7 @@ class LagCovariance(GridCovariance):
             left = DRAWN_ERROR * size * float(lags.flatten()[0])
             part = PivotedPart.of(lags, self.grid, rank, left)
             if part.complete:
-                like = {"dtype": lags.dtype, "device": lags.device}
-                return part.expand(
-                    torch.randn(part.rank, samples, generator=generator, **like)  # type: ignore[call-overload]
-                )
+                return part.expand(lags.new_empty(part.rank, samples).normal_(generator=generator))
             warnings.warn(
                 f"draws on the grid have a prior variance that is too large by about "
                 f"{clipped:.1%}, as the kernel has not decayed over the grid, and variances by "
@@ -199,9 +196,7 @@ class LagCovariance(GridCovariance):
         roots = values.clamp_min(0.0).sqrt()
         found = column.new_empty(self.grid.size, samples)
         for i in range(samples):
-            normals = torch.randn(
-                column.shape, generator=generator, dtype=column.dtype, device=column.device
-            )
+            normals = column.new_empty(column.shape).normal_(generator=generator)
             drawn = torch.fft.irfftn(roots * torch.fft.rfftn(normals), s=column.shape)
             found[:, i] = drawn[tuple(slice(m) for m in self.grid.shape)].flatten()
         return found

@@ -63,9 +63,7 @@ def explained_by_samples(
     Source: Hultin 2017, section 3.3; Papandreou and Yuille 2011.
     """
     w, rows = system.detached_weights, len(system.weights.values)
-    noise = torch.randn(
-        rows, samples, generator=generator, dtype=torch.float64, device=w.values.device
-    )
+    noise = system.noise.new_empty(rows, samples).normal_(generator=generator)
     drawn = w.matmul(prior_draws(system, samples, generator)) + system.noise.sqrt() * noise
     solved = system.solve(drawn, tolerance, max_iterations).solution
     return system.covariance.multiply(w.mT.matmul(solved)).square().mean(1)
@@ -80,13 +78,8 @@ def prior_draws(system: SKISystem, samples: int, generator: torch.Generator) -> 
         for axis in covariance.tensors:
             values, vectors = torch.linalg.eigh(axis)
             roots.append(vectors * values.clamp_min(0.0).sqrt())
-        normals = torch.randn(
-            system.base.shape[0],
-            samples,
-            generator=generator,
-            dtype=torch.float64,
-            device=system.noise.device,
-        )
+        normals = system.noise.new_empty(system.base.shape[0], samples)
+        normals.normal_(generator=generator)
         found: Tensor = Kronecker(*roots).matmul(normals)
         return found
     assert isinstance(covariance, LagCovariance)

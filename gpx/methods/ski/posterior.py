@@ -271,13 +271,7 @@ class SKIPosterior(PlacedGrid, Posterior):
         Their mean is exact; their variance is without the prior variance that C lacks.
         Cost: num m r once, 4^d per value.
         """
-        noise = torch.randn(
-            len(self.inner),
-            num,
-            generator=generator,
-            device=self.on_grid.device,
-            dtype=torch.float64,
-        )
+        noise = self.inner.new_empty(len(self.inner), num).normal_(generator=generator)
         turned = torch.linalg.solve_triangular(self.inner.mT, noise, upper=True)
         values = self.on_grid.unsqueeze(1) + self.part.expand(turned)
 

@@ -246,9 +246,7 @@ class BlockPosterior(SGPRPosterior):
         whitener, z = self._whitener(), self.inducing_points
         drawn = self._whitened_draws(num, generator)  # (M, num)
         store = BlockStore(whitener, self.inputs, bounds=self.bounds.tolist())
-        noise = torch.randn(
-            num, len(self.inputs), generator=generator, dtype=z.dtype, device=z.device
-        )
+        noise = z.new_empty(num, len(self.inputs)).normal_(generator=generator)
         priors, inducing, points = [], [], torch.zeros_like(noise)
         for number in range(len(self.bounds) - 1):
             known = self._block(number)

@@ -154,12 +154,7 @@ class UncertainSpectrum(LearnedSpectrum):
 
     def paths(self, num: int, *, generator: torch.Generator) -> Paths:
         """As in ``LearnedSpectrum``, with frequencies drawn from q."""
-        noise = torch.randn(
-            (num, *self.points.shape),
-            generator=generator,
-            dtype=self.points.dtype,
-            device=self.points.device,
-        )
+        noise = self.points.new_empty(num, *self.points.shape).normal_(generator=generator)
         drawn = (self.points + noise * self.log_std.exp()) / self.kernel.lengthscale
 
         def functions(x: Tensor, weights: Tensor) -> Tensor:

@@ -148,20 +148,15 @@ class QSGPPosterior(TrainedColumns, Posterior):
 
         Cost: O(num m) memory; evaluation O(m (d + num)) per point.
         """
-        device, dtype = self.weight_mean.device, self.weight_mean.dtype
-        shape = (*self.weight_mean.shape, num)
-        weights = torch.randn(shape, generator=generator, device=device, dtype=dtype)
+        like = self.weight_mean
+        weights = like.new_empty(*like.shape, num).normal_(generator=generator)
         weights.mul_(self.scale[..., None]).add_(self.weight_mean[..., None])
         if self.num_dense:
-            shared = torch.randn(
-                self.num_dense, num, generator=generator, device=device, dtype=dtype
-            )
+            shared = like.new_empty(self.num_dense, num).normal_(generator=generator)
             weights += self.dense @ shared
-        for cell, root in self._roots(dtype):
+        for cell, root in self._roots(like.dtype):
             assert self.cells is not None
-            normals = torch.randn(
-                root.shape[0], num, generator=generator, device=device, dtype=dtype
-            )
+            normals = like.new_empty(root.shape[0], num).normal_(generator=generator)
             deviation = root.T @ normals
             for path in range(num):
                 table = weights[..., path]

@@ -270,13 +270,7 @@ class RelevanceVectorPosterior(Posterior):
     @torch.no_grad()
     def sample_paths(self, num: int, *, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
         """``num`` functions: draws of the weights. The callable maps x (n, d) to (num, n)."""
-        noise = torch.randn(
-            self.num_vectors,
-            num,
-            generator=generator,
-            device=self.centres.device,
-            dtype=self.centres.dtype,
-        )
+        noise = self.centres.new_empty(self.num_vectors, num).normal_(generator=generator)
         weights = self.weight_mean[:, None] + self.weight_root @ noise
 
         @torch.no_grad()
