@@ -21,7 +21,7 @@ import gpytorch
 import torch
 from peers import Regression, by_cholesky, rbf
 from tables import show
-from timing import fair, in_turns
+from timing import fair_in_turns
 from torch import Tensor
 
 from gpx.kernels import RBF
@@ -135,8 +135,7 @@ def main() -> None:
     for rows in options.rows:
         tasks, errors = work_of(rows, options.device)
         for task, work in tasks.items():
-            times = in_turns(work, options.repeats, options.device)
-            found = {n: fair(each, options.device, options.threads) for n, each in times.items()}
+            found = fair_in_turns(work, options.repeats, options.device)
             for name, seconds in found.items():
                 table.append(
                     {
