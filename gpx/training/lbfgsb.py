@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from gpx.constraints import limits_within
 from gpx.errors import CheckpointError, ConfigError, DidNotConverge, NotPositiveDefinite
+from gpx.flat_parameters import assign, limits_of, value_and_gradient, values_of
 from gpx.linalg.processes import sharing
 from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Evidence, Objective
 from gpx.methods.base.optimizer import Optimizer, Session
 from gpx.tensor_checks import check_at_least
 from gpx.training.evaluation_record import Record
-from gpx.training.flat_parameters import assign, limits_of, value_and_gradient, values_of
 
 RECORD_BYTES = 2**26
 """Limit of the recorded gradients, but never fewer than ``MIN_RECORD`` times ``memory`` of them."""

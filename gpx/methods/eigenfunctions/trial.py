@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from scipy.optimize import Bounds, minimize
 from torch import Tensor, nn
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from gpx.bases.base import Spent, never
 from gpx.bases.grid_eigenfunctions.data_pass import feature_sums
@@ -18,6 +17,7 @@ from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions
 from gpx.bases.grid_eigenfunctions.start import scales_for
 from gpx.constraints import is_trained, lower_limits, set_above_floor
 from gpx.errors import NotPositiveDefinite
+from gpx.flat_parameters import assign, limits_of, values_of
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
 from gpx.methods.eigenfunctions.evidence import eigenfunction_evidence
@@ -116,31 +116,28 @@ def _train(
     parameters = [p for p in modules.parameters() if p.requires_grad]
     _, mean, likelihood = modules
     assert isinstance(likelihood, Gaussian)
-    best, place = -math.inf, parameters_to_vector(parameters).detach()
+    best, place = -math.inf, values_of(parameters)
 
     def loss(point: np.ndarray) -> tuple[float, np.ndarray]:
         nonlocal best, place
         if best > -math.inf and spent():
             raise _TimeUp
-        vector = torch.from_numpy(point).to(place)
-        vector_to_parameters(vector, parameters)
+        vector = torch.from_numpy(point)
+        assign(parameters, vector)
         with torch.enable_grad():
             value, _ = eigenfunction_evidence(
                 basis, x, y - mean(x), likelihood.noise_variance, correction=correction
             )
-            slopes = torch.autograd.grad(value, parameters, allow_unused=True)
+            slopes = torch.autograd.grad(
+                value, parameters, allow_unused=True, materialize_grads=True
+            )
         per_point = float(value.detach()) / len(x)
         if per_point > best:
             best, place = per_point, vector
-        flat = [
-            torch.zeros_like(p) if g is None else g for p, g in zip(parameters, slopes, strict=True)
-        ]
-        gradient = torch.cat([g.reshape(-1) for g in flat]).double().cpu().numpy() / -len(x)
-        return -per_point, gradient
+        return -per_point, values_of(slopes).numpy() / -len(x)
 
-    sizes = [p.numel() for p in parameters]
-    limits = np.repeat(lower_limits(modules, parameters), sizes)
-    first = np.maximum(place.double().cpu().numpy(), limits)
+    limits = limits_of(parameters, lower_limits(modules, parameters))
+    first = np.maximum(place.numpy(), limits)
     with suppress(NotPositiveDefinite, _TimeUp):  # the best is kept
         minimize(
             loss,
@@ -150,5 +147,5 @@ def _train(
             bounds=Bounds(limits, np.inf),
             options={"maxfun": evaluations, "ftol": TRIAL_TOLERANCE},
         )
-    vector_to_parameters(place, parameters)
+    assign(parameters, place)
     return best

@@ -56,6 +56,9 @@ def test_the_start_whose_training_gets_further_is_taken(order, monkeypatch):
     )
     assert float(value.detach()) / 60 == pytest.approx(values[best], abs=1e-12)
     assert mean(x)[0] != 0.0
+    parameters = [p for part in (basis, mean, likelihood) for p in part.parameters()]
+    # each in memory of its own
+    assert len({p.untyped_storage().data_ptr() for p in parameters}) == len(parameters)
     assert (basis.index[:, 2] == 0).sum() > 10  # the functions of the input that does not matter
 
 

@@ -2,7 +2,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from gpx.training.flat_parameters import assign, limits_of, value_and_gradient, values_of
+from gpx.flat_parameters import assign, limits_of, value_and_gradient, values_of
 
 
 def parameters():

@@ -9,26 +9,19 @@ import torch
 from torch import Tensor, nn
 
 
-def values_of(parameters: Sequence[nn.Parameter]) -> Tensor:
-    """All entries of the parameters, in order, as a new vector (P,)."""
-    return _gathered(parameters)
-
-
-def value_and_gradient(value: Tensor, parameters: Sequence[nn.Parameter]) -> tuple[Tensor, Tensor]:
-    """A loss () and its gradient (P,), copied to the CPU together if all are on one device."""
-    found = _gathered([value, *_gradients(parameters)])
-    return found[0], found[1:]
-
-
-def _gradients(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
-    return [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-
-
-def _gathered(tensors: Sequence[Tensor]) -> Tensor:
+def values_of(tensors: Sequence[Tensor]) -> Tensor:
+    """All entries of parameters or their gradients, in order, as a new vector (P,)."""
     entries = [tensor.detach().reshape(-1).double() for tensor in tensors]
     if len({each.device for each in entries}) > 1:
         entries = [each.cpu() for each in entries]
     return torch.cat(entries).cpu()
+
+
+def value_and_gradient(value: Tensor, parameters: Sequence[nn.Parameter]) -> tuple[Tensor, Tensor]:
+    """A loss () and its gradient (P,), copied to the CPU together if all are on one device."""
+    gradients = (torch.zeros_like(p) if p.grad is None else p.grad for p in parameters)
+    found = values_of([value, *gradients])
+    return found[0], found[1:]
 
 
 def limits_of(parameters: Sequence[nn.Parameter], lower: Sequence[float] | None) -> np.ndarray:
