@@ -72,9 +72,10 @@ class Regression(gpytorch.models.ExactGP):
         return MultivariateNormal(self.mean_module(x), self.covar_module(x))
 
     def evidence(self) -> Tensor:
-        """Log marginal likelihood in nats; for SGPR, the collapsed bound."""
+        """Log marginal likelihood in nats, summed over a batch; for SGPR, the collapsed bound."""
         objective = gpytorch.mlls.ExactMarginalLogLikelihood(self.likelihood, self)
-        return objective(self(*self.train_inputs), self.train_targets) * len(self.train_targets)
+        per_row = objective(self(*self.train_inputs), self.train_targets)
+        return (per_row * self.train_targets.shape[-1]).sum()
 
     def step(self, *settings: Any) -> Step:
         """Computes evidence and gradient; ``settings``: functions that make context managers."""
