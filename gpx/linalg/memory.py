@@ -20,6 +20,8 @@ FALLBACK_BUDGET = 2**30
 """Default budget in bytes where the operating system does not say how much memory is free."""
 MIN_BUDGET = 2**26
 """Smallest default budget in bytes."""
+ASKED_FROM = 2**23
+"""Bytes from which ``require_memory`` asks how much is free; a process needs more to start."""
 CGROUP = Path("/sys/fs/cgroup")
 """Where a container finds its limits."""
 
@@ -98,12 +100,17 @@ def require_memory(
 ) -> None:
     """Raise ConfigError where an array that cannot be processed in parts does not fit into memory.
 
+    Free memory is asked for from ``ASKED_FROM`` bytes on: the question takes 0.3 ms, a tenth of the
+    evidence of a hundred rows.
+
     Args:
         needed: bytes.
         what: subject of the message: "sums of 5000 x 5000 numbers".
         instead: advice that ends the message, or a function of the allowed bytes that gives it.
         budget: as for ``allowed_memory``.
     """
+    if budget is None and needed < ASKED_FROM:
+        return
     allowed, limit = allowed_memory(budget, device)
     if allowed is not None and needed > allowed:
         advice = instead if isinstance(instead, str) else instead(allowed)

@@ -139,3 +139,13 @@ def test_an_array_that_does_not_fit_is_refused_with_its_size_and_a_way_out(monke
     assert str(caught.value) == said
     monkeypatch.setattr("gpx.linalg.memory.available_memory", lambda _: None)
     require_memory(2**31, cpu, "this", "take less")  # nobody knows
+
+
+def test_small_arrays_do_not_ask_how_much_is_free(monkeypatch):
+    def asked(device):
+        raise AssertionError("asked")
+
+    monkeypatch.setattr("gpx.linalg.memory.available_memory", asked)
+    require_memory(2**22, torch.device("cpu"), "this", "take less")
+    with pytest.raises(AssertionError, match="asked"):
+        require_memory(2**24, torch.device("cpu"), "this", "take less")

@@ -267,6 +267,7 @@ def test_more_functions_than_memory_holds_are_refused_before_the_run(monkeypatch
 
     model, x, _ = problem(p=30)
     assert model.settle(x) == {}
+    monkeypatch.setattr("gpx.linalg.memory.ASKED_FROM", 0)
     monkeypatch.setattr("gpx.linalg.memory.available_memory", lambda device: 8 * 8 * 20**2)
     with pytest.raises(ConfigError, match=r"num_eigenfunctions=30, .* needs .*use at most 20"):
         model.settle(x)
