@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 from torch.nn.utils import parametrize
 
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, class_name
 
 FLOOR = 1e-6
 """Smallest value of a positive parameter."""
@@ -254,6 +254,42 @@ def is_trained(module: nn.Module, name: str) -> bool:
     return all(raw.requires_grad for raw in found)
 
 
+def named_for_users(module: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters of ``module`` by dotted name, positive ones by that of their attribute.
+
+    ``kernels.1.period`` is the unconstrained tensor that torch calls
+    ``kernels.1.parametrizations.period.original``.
+    """
+    return {
+        name.replace("parametrizations.", "").removesuffix(".original"): parameter
+        for name, parameter in module.named_parameters()
+    }
+
+
+def fix(module: nn.Module, *names: str) -> None:
+    """Keep parameters at their present values in training: ``fix(kernel, "period")``.
+
+    Works in a loop of one's own, whose optimiser leaves parameters without gradients alone, and in
+    a run: ``gpx.fit(x, y, kernel=kernel)`` records the names as the option ``fixed=``.
+
+    Args:
+        module: kernel, mean or likelihood, or a model of them.
+        names: of its parameters, dotted for those of its parts: "kernels.1.period". A parameter is
+            fixed as a whole, with a lengthscale for each input all of them.
+
+    Raises:
+        ConfigError: there is no parameter of a name; none is fixed then.
+    """
+    known = named_for_users(module)
+    for name in names:
+        if name not in known:
+            raise ConfigError(
+                f"{class_name(module)} has no parameter {name} to fix; there are {', '.join(known)}"
+            )
+    for name in names:
+        known[name].requires_grad_(False)
+
+
 def raise_floor(module: nn.Module, name: str, floor: float) -> None:
     """Set a higher infimum of ``module.<name>``; values below it move to just above it.
 
@@ -269,10 +305,14 @@ def lower_limits(module: nn.Module, parameters: Sequence[nn.Parameter]) -> list[
     """Lower bounds for an optimiser of ``parameters`` of ``module``, one for each.
 
     ``Positive.lowest_raw`` for the unconstrained tensor of a positive parameter, -inf for any other
-    parameter. Below it the gradient vanishes, so that after too large a step the optimiser would
-    take the parameter for converged.
+    parameter and for those that are fixed. Below it the gradient vanishes, so that after too large
+    a step the optimiser would take the parameter for converged.
     """
-    found = {id(c.raw): c.constraint.lowest_raw for c in positive_parameters(module)}
+    found = {
+        id(c.raw): c.constraint.lowest_raw
+        for c in positive_parameters(module)
+        if c.raw.requires_grad
+    }
     return [found.get(id(parameter), -math.inf) for parameter in parameters]
 
 
@@ -303,7 +343,7 @@ def limits_within(
                 f"bounds of {name}: the largest value {largest:g} is not above the floor "
                 f"{constraint.floor:.3g}"
             )
-        if id(raw) not in places:  # not trained
+        if id(raw) not in places or not raw.requires_grad:  # not trained
             continue
         low, high = torch.tensor([max(lowest, constraint.floor), largest], dtype=torch.float64)
         place = places[id(raw)]

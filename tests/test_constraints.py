@@ -11,7 +11,9 @@ from gpx.constraints import (
     Positive,
     at_their_floor,
     cached_parameters,
+    fix,
     lower_limits,
+    named_for_users,
     natural_parameters,
     positive_parameter,
     set_above_floor,
@@ -134,6 +136,19 @@ def test_natural_parameters_use_the_names_people_read():
     assert set(found) == {"kernel.scale", "kernel.shift"}
     assert found["kernel.scale"].item() == pytest.approx(0.5)
     assert not found["kernel.scale"].requires_grad
+
+
+def test_what_is_fixed_keeps_its_value_and_unknown_names_fix_nothing():
+    kernel = RBF(2) + RBF(1, active_dims=[1])
+    fix(kernel, "kernels.0.lengthscale", "kernels.1.outputscale")
+    learned = [name for name, p in named_for_users(kernel).items() if p.requires_grad]
+    assert learned == ["kernels.0.outputscale", "kernels.1.lengthscale"]
+    holder = Holder()
+    with pytest.raises(ConfigError, match="no parameter scales to fix; there are shift, scale"):
+        fix(holder, "scale", "scales")
+    assert all(parameter.requires_grad for parameter in holder.parameters())
+    fix(holder, "scale")
+    assert lower_limits(holder, list(holder.parameters())) == [-math.inf, -math.inf]
 
 
 def test_state_dict_and_deepcopy():

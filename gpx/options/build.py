@@ -10,6 +10,7 @@ import hydra.errors
 import hydra.utils
 from omegaconf import DictConfig, OmegaConf
 
+from gpx.constraints import fix
 from gpx.errors import ConfigError, GPXError
 from gpx.methods.base.model import Hyperparameters, Model
 from gpx.options.names import with_option_names
@@ -33,7 +34,7 @@ def build(config: DictConfig, group: str, **arguments: Any) -> Any:
         return None
     check_options(node, group)
     try:
-        return hydra.utils.instantiate(node, **arguments)
+        made = hydra.utils.instantiate(node, **arguments)
     except hydra.errors.InstantiationException as error:
         cause: BaseException | None = error
         while cause is not None:
@@ -43,6 +44,29 @@ def build(config: DictConfig, group: str, **arguments: Any) -> Any:
             cause = cause.__cause__
         why = first_line(error.__cause__ or error)
         raise ConfigError(f"cannot build {group}={node._target_}: {why}") from error
+    if group in Hyperparameters._fields:
+        fix(made, *(name for part, name in fixed_parameters(config) if part == group))
+    return made
+
+
+def fixed_parameters(config: DictConfig) -> list[tuple[str, str]]:
+    """The parameters that ``fixed=`` of a config names: (part, name within it) of each.
+
+    Raises:
+        ConfigError: a name that does not begin with kernel, mean or likelihood.
+    """
+    given = OmegaConf.select(config, "fixed")  # not in configs of early versions
+    names = [] if given is None else [given] if isinstance(given, str) else given
+    found = []
+    for each in names:
+        part, dot, name = str(each).partition(".")
+        if part not in Hyperparameters._fields or not dot:
+            raise ConfigError(
+                f"fixed={each}: expected names of parameters of the kernel, mean or likelihood, "
+                "such as fixed=[kernel.period,likelihood.noise_variance]"
+            )
+        found.append((part, name))
+    return found
 
 
 def first_line(error: BaseException) -> str:
@@ -121,6 +145,9 @@ def build_model(config: DictConfig) -> Model:
         ConfigError: as ``build``, or a part that the model needs is not chosen.
     """
     parts: dict[str, Any] = {part: build(config, part) for part in check_parts(config)}
+    for part, name in fixed_parameters(config):
+        if parts.get(part) is None:
+            raise ConfigError(f"fixed={part}.{name}: this model has no {part}=")
     basis = config.approx.get("basis")
     for part in ("basis", "selector", "family"):
         if isinstance(config.approx.get(part), str):

@@ -17,6 +17,7 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import type_before_parametrizations
 
+from gpx.constraints import named_for_users
 from gpx.constructed import PLAIN, Constructed, Unrecorded
 from gpx.errors import ConfigError, GPXError, class_name
 from gpx.kernels.base import Kernel
@@ -59,7 +60,8 @@ def chosen_modules(nodes: Mapping[str, dict[str, Any]]) -> Iterator[list[str]]:
 def node_of(module: object, part: str, kept: bool = True) -> dict[str, Any]:
     """The config node of a module: ``_target_`` and every argument of its class.
 
-    The values are those of the constructor, or the current ones if they were assigned since.
+    The values are those of the constructor, or the current ones if they were assigned since. That
+    a parameter is fixed is not part of the node: see ``fixed_in``.
 
     Args:
         module: a kernel, mean or likelihood; modules among its arguments become nodes, too.
@@ -68,8 +70,8 @@ def node_of(module: object, part: str, kept: bool = True) -> dict[str, Any]:
 
     Raises:
         ConfigError: it is not such a module, or no node can describe it: its class cannot be
-            imported, an argument is not a number, text, list or module, a parameter is fixed or
-            has a value that no argument gives, or a module is used in several places.
+            imported, an argument is not a number, text, list or module, a parameter has a
+            value that no argument gives, or a module is used in several places.
     """
     if not isinstance(module, PARTS[part]):
         given = f"the class {module.__name__}" if isinstance(module, type) else class_name(module)
@@ -78,6 +80,22 @@ def node_of(module: object, part: str, kept: bool = True) -> dict[str, Any]:
             f"read as the option {part}="
         )
     return _Reader(part, kept).node(module, part)
+
+
+def fixed_in(module: nn.Module, part: str, node: dict[str, Any]) -> list[str]:
+    """Names for ``fixed=`` of the parameters that were fixed since the module was made.
+
+    Args:
+        module: kernel, mean or likelihood.
+        part: "kernel", "mean" or "likelihood".
+        node: of ``node_of``.
+    """
+    others = named_for_users(hydra.utils.instantiate(OmegaConf.create(node)))
+    return [
+        f"{part}.{name}"
+        for name, parameter in named_for_users(module).items()
+        if others[name].requires_grad and not parameter.requires_grad
+    ]
 
 
 class _Reader:
@@ -205,11 +223,8 @@ def _differences(module: nn.Module, built: nn.Module) -> Iterator[str]:
         return
     for name, number in numbers.items():
         shown = name.replace("parametrizations.", "").removesuffix(".original")
-        if number.requires_grad != others[name].requires_grad:
-            yield (
-                f"its {shown} is fixed, which no argument can say (outputscale=None fixes it to "
-                "one)"
-            )
+        if number.requires_grad and not others[name].requires_grad:
+            yield f"its {shown} is trained, which no argument can say"
         first, second = number.detach().cpu().double(), others[name].detach().double()
         same = first.shape == second.shape
         if not same or not torch.allclose(first, second, rtol=10.0 * ROUNDING, atol=ROUNDING):

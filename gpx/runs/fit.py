@@ -21,8 +21,9 @@ from gpx.kernels import Kernel
 from gpx.likelihoods import Likelihood
 from gpx.likelihoods.base import is_classification
 from gpx.means import Mean
+from gpx.options.build import fixed_parameters
 from gpx.options.composition import composed
-from gpx.options.module_node import chosen_modules, node_of
+from gpx.options.module_node import chosen_modules, fixed_in, node_of
 from gpx.runs.data import likelihood_task
 from gpx.runs.folder import RunFolder
 from gpx.runs.given_data import GivenData, given_data
@@ -141,9 +142,10 @@ def fit(
 
                 gpx.fit(x, y, kernel=Matern32() + Periodic(period=0.5), likelihood=Gaussian(0.01))
 
-            Training starts from their values, in units of the standardised inputs and target; the
-            modules themselves are not changed. config.yaml holds their classes and arguments;
-            classes of one's own are loaded by ``gpx.load(folder, trust=("my_package",))``.
+            Training starts from their values, in units of the standardised inputs and target, and
+            keeps those that ``gpx.constraints.fix`` fixed; the modules themselves are not changed.
+            config.yaml holds their classes and arguments; classes of one's own are loaded by
+            ``gpx.load(folder, trust=("my_package",))``.
         folder: run folder, new or empty; None: a new one in ``outputs``.
         quiet: print nothing (``trainer.quiet=true``); warnings are still issued by Python.
         keep: False: leave no run folder behind, so that nothing is drawn (``trainer.figures`` and
@@ -186,16 +188,23 @@ def fit(
             raise ConfigError(f"gpx.fit takes no {name}=: it trains on the arrays it is given")
     parts = {"kernel": kernel, "mean": mean, "likelihood": likelihood}
     modules = _modules({n: part for n, part in parts.items() if part is not None}, options, keep)
+    fixed = [
+        name
+        for n, part in parts.items()
+        if isinstance(part, Constructed)
+        for name in fixed_in(part, n, modules[n])
+    ]
     options = (*options, *(f"{n}={part}" for n, part in parts.items() if isinstance(part, str)))
     if quiet:
         options = (*options, "trainer.quiet=true")
     if keep:
         started = datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f")
         target = RunFolder(Path("outputs", "arrays", started) if folder is None else folder)
-        return _trained(given, y, options, modules, target)
+        return _trained(given, y, options, modules, fixed, target)
     options = ("trainer.figures=false", "trainer.tensorboard=false", *options)
     with TemporaryDirectory(prefix="gpx-") as temporary:
-        return _trained(given, y, options, modules, RunFolder(temporary))._replace(folder=None)
+        target = RunFolder(temporary)
+        return _trained(given, y, options, modules, fixed, target)._replace(folder=None)
 
 
 def _as_options(choices: Mapping[str, object], options: Sequence[str]) -> list[str]:
@@ -243,6 +252,7 @@ def _trained(
     y: ArrayLike,
     options: Sequence[str],
     modules: Mapping[str, dict[str, Any]],
+    fixed: Sequence[str],
     target: RunFolder,
 ) -> Fitted:
     """Train in a run folder; the end of ``fit``.
@@ -252,6 +262,7 @@ def _trained(
         y: the targets as the caller gave them.
         options: as on the command line.
         modules: config nodes by group.
+        fixed: names of their parameters that are fixed, as in the option of that name.
         target: run folder, new or empty.
     """
     if target.path.exists() and not target.path.is_dir():
@@ -265,7 +276,10 @@ def _trained(
 
     def compose(before: Sequence[str], after: Sequence[str]) -> DictConfig:
         with chosen_modules(modules) as chosen:
-            return composed(["data=npz", *before, *options, *chosen, *after])
+            made = composed(["data=npz", *before, *options, *chosen, *after])
+        named = [f"{part}.{name}" for part, name in fixed_parameters(made)]
+        made.fixed = list(dict.fromkeys([*named, *fixed])) or None
+        return made
 
     config = compose([], [])
     if given.has_text_targets and not is_classification(likelihood_task(config)):

@@ -52,7 +52,7 @@ def require_same_model(state: Mapping[str, Any], config: DictConfig, where: str)
     before = _recorded(state).get("config")
     if not isinstance(before, dict):
         return
-    compared = ("seed", *FIXED_GROUPS, "trainer")
+    compared = ("seed", "fixed", *FIXED_GROUPS, "trainer")
     old = _options(current(before), compared)
     new = _options(json.loads(_text(OmegaConf.to_container(config, resolve=True))), compared)
     # elsewhere a mask is the name of an array in the file of the data

@@ -360,6 +360,9 @@ def exact_outputs(parts: Hyperparameters) -> list[ExactGP]:
     else:
         assert isinstance(likelihood, Gaussian)
         each = [likelihood]
+    if not is_trained(likelihood, "noise_variance"):
+        for own in each:
+            own.requires_grad_(False)
     return [ExactGP(kernel=kernel, mean=mean, likelihood=own) for own in each]
 
 
@@ -367,6 +370,8 @@ def take_over(exact: Sequence[ExactGP], parts: Hyperparameters) -> None:
     """Copy the hyperparameters of exact GPs, one for every output, into a model's parts."""
     _copy_parameters(exact[0].kernel, parts.kernel)
     _copy_parameters(exact[0].mean, parts.mean)
+    if not is_trained(parts.likelihood, "noise_variance"):
+        return
     if isinstance(parts.likelihood, NoisyOutputs):
         noise = torch.stack([each.likelihood.noise_variance.detach() for each in exact])
         parts.likelihood.noise_variance = noise.to(parts.likelihood.noise_variance)

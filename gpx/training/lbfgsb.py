@@ -47,11 +47,12 @@ class LBFGSB(Optimizer):
         gtol: stop when the largest gradient entry is below this.
         max_line_search: limit of evaluations per line search.
         bounds: (name, lowest, largest) of positive parameters, in natural units, as in
-            ``[("kernel.lengthscale", 0.1, 10.0)]``. No evaluation is then beyond any limit.
+            ``[("kernel.lengthscale", 0.1, 10.0)]``. No evaluation is then beyond any limit. Two
+            equal numbers hold the parameter at that value.
 
     Raises:
         ConfigError: a count below 1, a negative tolerance, or bounds that are not a name and two
-            increasing numbers of which the first is not negative.
+            numbers, the second not below the first and positive.
     """
 
     advice = "use trainer.dtype=float64 or a larger likelihood.noise_variance"
@@ -80,10 +81,10 @@ class LBFGSB(Optimizer):
                 name, lowest, largest = str(given[0]), float(given[1]), float(given[2])
             except (IndexError, TypeError, ValueError):
                 name, lowest, largest = "", 0.0, 0.0
-            if not 0.0 <= lowest < largest < math.inf:
+            if not (0.0 <= lowest <= largest < math.inf and largest > 0.0):
                 raise ConfigError(
                     f"optimizer.bounds: {given} must be a name, a lowest and a largest value "
-                    "with 0 <= lowest < largest, as [kernel.lengthscale,0.1,10]"
+                    "with 0 <= lowest <= largest, as [kernel.lengthscale,0.1,10]"
                 )
             if name in self.bounds:
                 raise ConfigError(f"optimizer.bounds: there are two of {name}; leave one out")

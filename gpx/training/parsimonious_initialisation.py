@@ -67,7 +67,9 @@ class ParsimoniousInitialisation(SubsetInitialisation):
 def _lengthscales(kernel: nn.Module) -> int:
     """Number of learned lengthscales of a stationary kernel; 0 for any other."""
     known = isinstance(kernel, Stationary) and RAW in dict(kernel.named_parameters())
-    return kernel.get_parameter(RAW).numel() if known else 0
+    if not known or not kernel.get_parameter(RAW).requires_grad:
+        return 0
+    return kernel.get_parameter(RAW).numel()
 
 
 @torch.no_grad()

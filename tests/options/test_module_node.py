@@ -9,12 +9,13 @@ import torch
 from omegaconf import OmegaConf
 
 from gpx import kernels, likelihoods, means
+from gpx.constraints import fix
 from gpx.errors import ConfigError
 from gpx.kernels import RBF, Categorical, Kumaraswamy, Matern32, MaternNu, Periodic, Stationary
 from gpx.kernels.over_axes import MultiOutput
 from gpx.options.build import build
 from gpx.options.composition import composed
-from gpx.options.module_node import chosen_modules, node_of
+from gpx.options.module_node import chosen_modules, fixed_in, node_of
 
 X = torch.rand(7, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
@@ -151,12 +152,6 @@ def test_means_and_likelihoods(part, module):
         torch.testing.assert_close(again.state_dict()[name], value, rtol=1e-14, atol=0)
 
 
-def fixed():
-    kernel = RBF()
-    kernel.parametrizations.lengthscale.original.requires_grad_(False)
-    return kernel
-
-
 def shared():
     kernel = RBF()
     return kernel * Periodic() + kernel
@@ -182,7 +177,6 @@ def weighted():
 
 
 REFUSED = {
-    "a fixed parameter": (fixed, "its lengthscale is fixed, which no argument can say"),
     "one module twice": (shared, r"one module in several places"),
     "an attribute": (smoothed, "its nu has been changed to 2.2"),
     "a local class": (local, r"Inner, which cannot be imported from .*file of its own"),
@@ -206,6 +200,18 @@ def test_what_cannot_be_recorded_is_one_sentence(module, words):
     with pytest.raises(ConfigError, match=words) as raised:
         node_of(module, part)
     assert not re.search("\n", str(raised.value))
+
+
+def test_fixed_parameters_are_named_beside_the_node_and_built_from_both():
+    kernel = RBF(lengthscale=2.0) + Periodic(period=0.5)
+    fix(kernel, "kernels.1.period", "kernels.0.outputscale")
+    node = node_of(kernel, "kernel")
+    names = fixed_in(kernel, "kernel", node)
+    assert names == ["kernel.kernels.0.outputscale", "kernel.kernels.1.period"]
+    again = build(OmegaConf.create({"kernel": node, "fixed": names}), "kernel")
+    for name, parameter in kernel.named_parameters():
+        assert again.get_parameter(name).requires_grad == parameter.requires_grad, name
+    assert fixed_in(RBF(), "kernel", node_of(RBF(), "kernel")) == []
 
 
 def test_a_class_of_the_script_serves_where_nothing_is_kept(monkeypatch):

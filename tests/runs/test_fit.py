@@ -18,6 +18,7 @@ from omegaconf import OmegaConf
 
 import gpx
 from gpx.commands.predict import main as predict
+from gpx.constraints import fix
 from gpx.errors import ConfigError, DataError, DTypeError, GPXError, ShapeError, WriteError
 from gpx.kernels import RBF, Matern32, Periodic
 from gpx.likelihoods import Bernoulli, Gaussian
@@ -341,6 +342,51 @@ def test_a_stopped_fit_goes_on(arrays, tmp_path, monkeypatch):
             gpx.fit(*arrays, *QUICK, folder=tmp_path / "stopped")
     found = resume(str(tmp_path / "stopped"))
     assert found["train.evidence"] == whole.metrics["train.evidence"]
+
+
+SERIES = (np.linspace(0.0, 6.0, 40), np.sin(7.0 * np.linspace(0.0, 6.0, 40)))
+
+
+@pytest.mark.parametrize("steps", [("approx=exact",), ("approx=svgp", "approx.num_inducing=12")])
+def test_fixed_values_are_recorded_kept_loaded_and_resumed(steps, tmp_path):
+    kernel, likelihood = Periodic(period=0.51), Gaussian(0.03)
+    fix(kernel, "period")
+    fix(likelihood, "noise_variance")
+    options = (*steps, "trainer.max_steps=4", "trainer.dtype=float64", *QUICK[4:])
+    given = {"kernel": kernel, "likelihood": likelihood, "folder": tmp_path / "run"}
+    fitted = gpx.fit(*SERIES, *options, "fixed=mean.constant", **given)
+    names = ["mean.constant", "kernel.period", "likelihood.noise_variance"]
+    assert RunFolder(tmp_path / "run").read_config().fixed == names
+    resume(tmp_path / "run", options=["trainer.max_steps=8"])
+    for model in (fitted.model, gpx.load(tmp_path / "run")):
+        values = model.hyperparameters
+        found = [float(values[name]) for name in names]
+        assert found == pytest.approx([0.0, 0.51, 0.03], rel=1e-9)
+        assert abs(float(values["kernel.lengthscale"]) - 1.0) > 1e-3
+    with pytest.raises(ConfigError, match="fixed=null cannot be changed"):
+        resume(tmp_path / "run", options=["fixed=null"])
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("fixed=[kernel.periods]", "RBF has no parameter periods to fix; there are lengthscale"),
+        ("fixed=[lengthscale]", "fixed=lengthscale: expected names of parameters of the kernel,"),
+        ("fixed=[approx.jitter]", "fixed=approx.jitter: expected names"),
+    ],
+)
+def test_what_cannot_be_fixed_is_refused(option, words, tmp_path):
+    with pytest.raises(ConfigError, match=words):
+        gpx.fit(*SERIES, "approx=exact", "kernel=rbf", option, folder=tmp_path / "run")
+
+
+def test_a_chosen_kernel_has_no_fixed_values_but_the_noise_may_be_fixed(tmp_path):
+    options = ("approx=exact", "kernel=auto", "kernel.candidates=[rbf]", *QUICK[2:])
+    with pytest.raises(ConfigError, match="kernel=auto chooses the kernel: name one"):
+        gpx.fit(*SERIES, *options, "fixed=[kernel.lengthscale]", folder=tmp_path / "run")
+    noise = ("likelihood.noise_variance=0.2", "fixed=[likelihood.noise_variance]")
+    found = gpx.fit(*SERIES, *options, *noise, folder=tmp_path / "run").model.hyperparameters
+    assert float(found["likelihood.noise_variance"]) == pytest.approx(0.2, rel=1e-9)
 
 
 def test_a_full_disk_is_one_sentence(arrays, tmp_path, limited_files):

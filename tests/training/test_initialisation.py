@@ -3,6 +3,7 @@ import copy
 import pytest
 import torch
 
+from gpx.constraints import fix
 from gpx.errors import ConfigError
 from gpx.kernels import RBF, Linear, Matern32, Matern52, Periodic
 from gpx.likelihoods import Bernoulli, Gaussian, GaussianOutputs
@@ -228,6 +229,19 @@ def test_outputs_share_a_kernel_and_have_a_noise_each():
     assert 0.003 < low < 0.03 < 0.15 < high < 0.45  # 0.01 and 0.26
     first, second = outputs.kernel.lengthscale.tolist()
     assert second > 3 * first
+
+
+@pytest.mark.parametrize("likelihood", [GaussianOutputs(2, 0.3), Gaussian(0.3)])
+def test_a_fixed_noise_is_not_fitted(likelihood):
+    _, x, y = problem(Gaussian(1.0))
+    fix(likelihood, "noise_variance")
+    targets = torch.stack([y, -y], 1) if isinstance(likelihood, GaussianOutputs) else y
+    make = CoregionalGP if isinstance(likelihood, GaussianOutputs) else ExactGP
+    model = make(kernel=RBF(ard_num_dims=2), mean=Constant(), likelihood=likelihood).double()
+    before = model.likelihood.noise_variance.clone()
+    start(SubsetInitialisation(num_points=60, max_evaluations=10), model, x, targets)
+    assert torch.equal(model.likelihood.noise_variance, before)
+    assert model.kernel.lengthscale[1].item() > 1.1
 
 
 def test_outputs_start_from_the_rows_that_have_them():

@@ -4,7 +4,7 @@ import scipy.optimize
 import torch
 from torch import nn
 
-from gpx.constraints import limits_within, lower_limits
+from gpx.constraints import fix, limits_within, lower_limits
 from gpx.errors import CheckpointError, ConfigError, DidNotConverge, NotPositiveDefinite
 from gpx.kernels import RBF, Matern32
 from gpx.likelihoods import Gaussian
@@ -283,11 +283,33 @@ def test_bounds_in_natural_units_are_kept_and_reached():
     assert model.likelihood.noise_variance.item() == pytest.approx(0.1, abs=1e-12)
     with pytest.raises(ConfigError, match="no such positive parameter; there are kernel"):
         limits_within(model, parameters, {"kernel.lengthscales": (0.1, 1.0)})
-    for wrong in (["kernel.lengthscale", 2, 1], ["kernel.lengthscale", 1], "kernel.lengthscale"):
+    for wrong in (
+        ["kernel.lengthscale", 2, 1],
+        ["kernel.lengthscale", 0, 0],
+        ["kernel.lengthscale", 1],
+        "kernel.lengthscale",
+    ):
         with pytest.raises(ConfigError, match="a lowest and a largest value"):
             LBFGSB(bounds=[wrong])
     with pytest.raises(ConfigError, match=r"there are two of kernel\.lengthscale"):
         LBFGSB(bounds=[["kernel.lengthscale", 1, 2], ["kernel.lengthscale", 1, 3]])
+
+
+def test_equal_bounds_hold_a_value_and_a_fixed_one_is_left_even_at_its_floor():
+    x = torch.linspace(0.0, 6.0, 40, dtype=torch.float64).unsqueeze(1)
+    model = ExactGP(kernel=RBF(1, 1.0, 1.0), mean=Zero(), likelihood=Gaussian(1e-6)).double()
+    fix(model, "likelihood.noise_variance")
+    parameters, objective = list(model.parameters()), ExactMLL()
+    solver = LBFGSB(bounds=[["kernel.lengthscale", 0.6, 0.6]])
+    lower, upper = limits_within(model, parameters, solver.bounds)
+
+    def loss():
+        return -objective.evidence(model, x, (2.0 * x).sin()[:, 0]).value / 40
+
+    solver.minimise(parameters, loss, 15, lambda *_: None, lower=lower, upper=upper)
+    assert model.kernel.lengthscale.item() == pytest.approx(0.6, rel=1e-12)
+    assert model.likelihood.noise_variance.item() == pytest.approx(1e-6, rel=1e-9)
+    assert abs(model.kernel.outputscale.item() - 1.0) > 0.1
 
 
 def test_more_evaluations_never_end_higher_nor_beyond_a_limit():

@@ -23,7 +23,7 @@ from gpx.errors import ConfigError, class_name
 from gpx.likelihoods import Gaussian, Likelihood
 from gpx.likelihoods.gaussian import NoisyOutputs
 from gpx.linalg.processes import sharing
-from gpx.options.build import build
+from gpx.options.build import build, fixed_parameters
 from gpx.options.kernel_expression import kernel_node, with_terms_per_input
 from gpx.runs.categorical_kernel import columns_of_kernel
 from gpx.runs.choosing.kernel_fit import Fit, KernelFitter, Node
@@ -95,6 +95,12 @@ def with_kernel_chosen(
             takes, or no kernel with a finite evidence.
     """
     options = _options(config.kernel)
+    for part, name in fixed_parameters(config):
+        if part == "kernel":
+            raise ConfigError(
+                f"fixed=kernel.{name} is of a certain kernel, and kernel=auto chooses the kernel: "
+                "name one, for example kernel=periodic"
+            )
     made = with_facts(config, data)
     likelihood: Likelihood = build(made, "likelihood")
     gaussian = isinstance(likelihood, (Gaussian, NoisyOutputs))

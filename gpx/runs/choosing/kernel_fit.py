@@ -22,7 +22,7 @@ from gpx.linalg import cholesky
 from gpx.methods.base.model import Hyperparameters
 from gpx.models import ExactGP, LaplaceGP
 from gpx.objectives import ExactMLL, LaplaceEvidence
-from gpx.options.build import build
+from gpx.options.build import build, fixed_parameters
 from gpx.training.initialisation import exact_outputs, rows_of_outputs, take_over
 from gpx.training.maximise import maximise
 
@@ -104,6 +104,7 @@ class KernelFitter:
         self.start: Node = {str(option): value for option, value in stored.items()}
         likelihood: Likelihood = build(config, "likelihood")
         self.gaussian = isinstance(likelihood, (Gaussian, NoisyOutputs))
+        self.keeps_noise = any(part == "likelihood" for part, _ in fixed_parameters(config))
         self.series = x.shape[1] == 1
         # the terms of a series' sum are told apart by a few nats of all rows
         self.ftol, self.gtol = (1e-8, 1e-4) if self.series else (1e-6, 1e-3)
@@ -120,9 +121,10 @@ class KernelFitter:
         Args:
             name: of the kernel.
             node: its config, with the initial values.
-            likelihood: config of the likelihood; None: that of the run.
+            likelihood: config of the likelihood; None: that of the run, which also holds where one
+                of its parameters is fixed.
         """
-        start = self.start if likelihood is None else likelihood
+        start = self.start if likelihood is None or self.keeps_noise else likelihood
         filled = copy.deepcopy(self.config)
         filled.kernel, filled.likelihood = node, start
         kernel: Kernel = build(filled, "kernel")
