@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gpx.backends import row_chunks
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, NoSpectrum
 from gpx.kernels.base import Kernel, computes_as
 from gpx.kernels.warped import Warped
 from gpx.tensor_checks import check_alike
@@ -99,9 +99,15 @@ def prior_functions(
         warp = kernel.warped if within is None else _Composed(kernel.warped, within)
         return replace(inner, warp=warp)
     sizes = [1] * num if frequencies.per_path else [num]
-    return PriorFunctions(
-        [_Waves.draw(kernel, size, num_inputs, frequencies.count, generator) for size in sizes]
-    )
+    try:
+        return PriorFunctions(
+            [_Waves.draw(kernel, size, num_inputs, frequencies.count, generator) for size in sizes]
+        )
+    except NoSpectrum as error:
+        raise NoSpectrum(
+            f"{error}; draws at given rows need none: fitted.sample(x, num, jointly=True), in a "
+            "loop of your own normal draws with posterior.joint_covariance(x)"
+        ) from error
 
 
 @dataclass(frozen=True)
