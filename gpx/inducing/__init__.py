@@ -18,6 +18,8 @@ measures them, before and after training):
   with 512 points on rough functions ``kmeans`` was better.
 - ``novelty``: ``greedy`` that stops once no row's variance given the points is above a threshold.
 
+In Python ``Given(points)`` takes points of one's own.
+
 ``ivm`` and ``information_gain`` (``InformativeVectors``) choose rows for a subset of data
 (approx=sod), by the noise and the targets as well.
 """
@@ -28,6 +30,7 @@ from gpx.inducing.conditional_variance import GreedyConditionalVariance, Sampled
 from gpx.inducing.determinantal import Determinantal
 from gpx.inducing.eigenfunctions import Eigenfunctions
 from gpx.inducing.features import InducingFeatures, Points
+from gpx.inducing.given import Given
 from gpx.inducing.greedy_regression import GreedyRegression
 from gpx.inducing.informative import InformativeVectors
 from gpx.inducing.kmeans import KMeans
@@ -51,6 +54,7 @@ __all__ = [
     "Determinantal",
     "Eigenfunctions",
     "Eigenvectors",
+    "Given",
     "GreedyConditionalVariance",
     "GreedyRegression",
     "InducingFeatures",

@@ -1,6 +1,7 @@
 """What every selector promises, and how they compare."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from gpx.errors import ConfigError, DataError, DTypeError, ShapeError
 from gpx.inducing import (
     AdaptiveRidgeLeverage,
     Determinantal,
+    Given,
     GreedyConditionalVariance,
     GreedyRegression,
     KMeans,
@@ -20,6 +22,9 @@ from gpx.inducing import (
     require_selector,
 )
 from gpx.kernels import RBF, Matern32
+from gpx.likelihoods import Gaussian
+from gpx.means import Constant
+from gpx.models import SGPR, SVGP, EffectivePrior
 
 ALL = [
     GreedyConditionalVariance,
@@ -34,7 +39,8 @@ ALL = [
 
 
 def test_every_public_selector_is_listed():
-    assert public_classes(inducing, inducing.Selector) == {cls.__name__ for cls in ALL}
+    choosing = public_classes(inducing, inducing.Selector) - {"Given"}
+    assert choosing == {cls.__name__ for cls in ALL}
 
 
 def made(cls, x):
@@ -271,3 +277,34 @@ def test_inputs_in_another_precision_than_the_kernel_or_no_matrix(cls):
     x = data()
     with pytest.raises(ShapeError, match=r"RBF: inputs must be a matrix \(n, d\)"):
         made(cls, x).select(data()[:, 0], kernel(), 5)
+
+
+@pytest.mark.parametrize("model", [SVGP, SGPR, partial(EffectivePrior, prior="fitc")])
+@pytest.mark.parametrize("asked", [5, 512])
+def test_given_points_are_placed_as_they_are_and_the_model_starts_at_them(model, asked):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(40, 2, dtype=torch.float64, generator=generator)
+    y = (2.0 * x).sin().sum(1)
+    points = torch.rand(7, 2, dtype=torch.float64, generator=generator)
+    made = model(
+        kernel=RBF(2, 0.5),
+        mean=Constant(),
+        likelihood=Gaussian(0.01),
+        num_inputs=2,
+        num_inducing=asked,
+        selector=Given(points.tolist()),
+    ).double()
+    made.initialise(x, y, generator=generator)
+    placed = made.inducing if hasattr(made, "inducing") else made.inducing_points
+    assert torch.equal(placed, points)
+    assert placed.requires_grad
+    assert (made.condition(x, y).predict(x).mean - y).std() < 0.4 * y.std()
+
+
+def test_given_points_must_be_points_of_the_data_s_inputs():
+    with pytest.raises(ShapeError, match=r"must be a matrix \(M, d\), got \(3,\)"):
+        Given(torch.zeros(3))
+    with pytest.raises(DataError, match="NaN or infinite"):
+        Given([[float("nan")]])
+    with pytest.raises(ShapeError, match="have 1 inputs and the data 2"):
+        Given(torch.zeros(3, 1))(torch.zeros(5, 2), RBF(), 3)

@@ -1,0 +1,57 @@
+"""Inducing points of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from gpx.errors import DataError, ShapeError
+from gpx.inducing.base import Selection, Selector
+from gpx.kernels.base import Kernel
+
+
+class Given(Selector):
+    """These points, whatever the data: ``SVGP(..., selector=Given(z))``.
+
+    The model has as many inducing points as are given, whatever its ``num_inducing``; it is placed,
+    started and trained as with any selector (``model.initialise``).
+
+    Args:
+        points (M, d): in the unit of the model's inputs; need not be rows of the data.
+
+    Raises:
+        ShapeError: no matrix of at least one point. DataError: values that are not finite.
+
+    Cost: none.
+    """
+
+    def __init__(self, points: Tensor | Sequence[Sequence[float]]) -> None:
+        self.points = torch.as_tensor(points, dtype=torch.float64).detach().clone()
+        if self.points.ndim != 2 or not len(self.points):
+            raise ShapeError(
+                f"inducing points must be a matrix (M, d), got {tuple(self.points.shape)}"
+            )
+        if not bool(self.points.isfinite().all()):
+            raise DataError("inducing points hold NaN or infinite values")
+
+    def select(
+        self,
+        x: Tensor,
+        kernel: Kernel,
+        num_inducing: int,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> Selection:
+        """The points, in the dtype and on the device of x (n, d)."""
+        if x.shape[1] != self.points.shape[1]:
+            raise ShapeError(
+                f"the inducing points have {self.points.shape[1]} inputs and the data {x.shape[1]}"
+            )
+        return self._select(x, kernel, num_inducing, generator)
+
+    def _select(
+        self, x: Tensor, kernel: Kernel, num_inducing: int, generator: torch.Generator | None
+    ) -> Selection:
+        return Selection(points=self.points.to(x, copy=True))
