@@ -81,6 +81,7 @@ def test_what_may_differ(state, changed):
     [
         ({"seed": 1}, "run has seed=1, but its checkpoint was trained with 0: restore that value"),
         ({"data__split": 1}, "data.split=1, .* with 0"),
+        ({"fixed": ["kernel.period"]}, r"fixed=\[.kernel.period.\], .* trained without"),
         ({"kernel__lengthscale": [1.0, 2.5]}, r"kernel.lengthscale=\[1.0, 2.5\], .* \[1.0, 2.0\]"),
         ({"kernel___target_": "gpx.kernels.Matern32"}, 'kernel._target_="gpx.kernels.Matern32"'),
         ({"kernel__period": 3}, "has kernel.period=3, .* trained without: restore the file"),
