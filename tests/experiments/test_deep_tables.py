@@ -80,8 +80,12 @@ def test_letters_are_compared_with_digits_and_with_the_recalibrated_network(scri
         return {"data": "MNIST", "N": 8000, "seed": 0, "method": method, sizes.ENTROPIES: shares}
 
     rows = [row("CNN+CAL", 0.9, 0.5), row("CNN+MCD", 0.8, 0.2), row("GPDNN", 0.4, 0.6)]
-    other = row("CNN", 0.9, 0.5) | {"N": 4000}
+    other = row("CNN", 0.9, 0.5) | {"N": 4000}  # fewer methods
     assert sizes.of_letters([*rows, other, row("CNN", 0.9, 0.5) | {sizes.ENTROPIES: None}]) == rows
+    small = [{**each, "N": 1000} for each in rows]
+    assert sizes.of_letters([*rows, *small]) == rows
+    assert sizes.of_letters([*rows[:1], *small]) == small
+    assert sizes.of_letters([]) == []
     checks = sizes.judged_letters(rows)
     assert [ok for what, ok in checks.items() if "digits below" in what] == [
         None,
@@ -90,7 +94,7 @@ def test_letters_are_compared_with_digits_and_with_the_recalibrated_network(scri
         None,
         False,
     ]
-    assert [ok for what, ok in checks.items() if "CNN+CAL below" in what] == [True, None, False]
+    assert [ok for what, ok in checks.items() if "than by CNN+CAL" in what] == [True, None, False]
 
 
 def test_notes_of_masks_hold_the_figures_of_their_rows(script):
