@@ -38,8 +38,8 @@ def test_the_effect_of_far_rows_and_poor_folds_are_computed_from_the_folds(scrip
     ]
     assert uci.why_outside(rows, "kegg") == (
         "Start fitted, RMSE with and without the test rows outside the range of the training rows "
-        "by more than its tenth: fold 0, 2 rows, 1 of them beyond the grid: 0.300 and 0.116; mean "
-        "over 3 folds 0.273 and 0.212. Poor without these rows, too: fold 3 (0.400, MNLP 0.50); "
+        "by more than its tenth: fold 0, 2 rows, 1 beyond the grid: 0.300 and 0.116; mean "
+        "over 3 folds 0.273 and 0.212. Outside without these rows, too: fold 3 (0.400, MNLP 0.50); "
         "mean MNLP of the other folds -0.70."
     )
     assert uci.why_outside([], "kegg") == ""
