@@ -42,18 +42,8 @@ def logdet_gradient(system: SKISystem, u: Tensor, z: Tensor) -> list[Tensor]:
     tr(A^{-1} dA) is split into tr(Q^{-1} dA_P), computed exactly, where dA_P has P dK P instead of
     dK for a projection P onto the range of C, and the rest, estimated from the probes.
     """
-    parts = zip(_carried(system), _probed(system, u, z), strict=True)
-    return _folded(system, [exact + estimated for exact, estimated in parts])
-
-
-def carried_gradient(system: SKISystem) -> list[Tensor]:
-    """tr(Q^{-1} dA_P), without probes; see ``logdet_gradient``."""
-    return _folded(system, _carried(system))
-
-
-def probed_gradient(system: SKISystem, u: Tensor, z: Tensor) -> list[Tensor]:
-    """The rest of ``logdet_gradient``, as the mean over probes u, z (n, L)."""
-    return _folded(system, _probed(system, u, z))
+    parts = zip(carried_gradient(system), probed_gradient(system, u, z), strict=True)
+    return [exact + estimated for exact, estimated in parts]
 
 
 @torch.no_grad()
@@ -63,25 +53,18 @@ def probed_gradients(system: SKISystem, u: Tensor, z: Tensor) -> list[list[Tenso
         pairs = zip(u.split(1, 1), z.split(1, 1), strict=True)
         return [probed_gradient(system, *pair) for pair in pairs]
     both = system.detached_weights._t_multiply(torch.cat([u, z], 1))
-    by_lag = system.part.fold(system.part.spectra_outside(both))
+    by_lag = system.part.gradients_outside(both)
     by_noise = (u * z - z * z).sum(0)
     return [list(own) for own in zip(by_lag, by_noise, strict=True)]
 
 
-def _folded(system: SKISystem, found: list[Tensor]) -> list[Tensor]:
-    """Gradients by the covariance's tensors in place of spectra of waves."""
-    if isinstance(system.part, WavePart):
-        found[0] = system.part.fold(found[0])
-    return found
-
-
 @torch.no_grad()
-def _carried(system: SKISystem) -> list[Tensor]:
-    """``carried_gradient``, of waves as a spectrum."""
+def carried_gradient(system: SKISystem) -> list[Tensor]:
+    """tr(Q^{-1} dA_P), without probes; see ``logdet_gradient``."""
     part, q, noise = system.part, system.preconditioner, system.noise.detach()
     if isinstance(part, WavePart):
         diagonal = _inverse_diagonal(q.capacitance.factor)
-        found = [part.carried_spectrum(1.0 - diagonal)]
+        found = [part.carried_gradient(1.0 - diagonal)]
         found.append((system.detached_weights.shape[-2] - part.rank + diagonal.sum()) / noise)
         return _with_values(system, found)
     by_axis = isinstance(part, EigenPart) and isinstance(system.covariance, AxisCovariance)
@@ -141,13 +124,13 @@ def _inverse(capacitance: Capacitance, *, single: bool) -> tuple[Tensor, Tensor]
 
 
 @torch.no_grad()
-def _probed(system: SKISystem, u: Tensor, z: Tensor) -> list[Tensor]:
-    """``probed_gradient``, of waves as a spectrum."""
+def probed_gradient(system: SKISystem, u: Tensor, z: Tensor) -> list[Tensor]:
+    """The rest of ``logdet_gradient``, as the mean over probes u, z (n, L)."""
     w, part, probes = system.detached_weights, system.part, u.shape[1]
     both = w._t_multiply(torch.cat([u, z], 1))
     wu, wz = both.split(probes, 1)
     if isinstance(part, WavePart):
-        found = [part.spectrum_outside(both)]
+        found = [part.gradient_outside(both)]
     elif isinstance(part, EigenPart) and isinstance(system.covariance, AxisCovariance):
         whole = system.covariance.gradient(wu / probes, wz)
         own = zip(whole, part.axis_gradients_within(wz), strict=True)

@@ -130,8 +130,8 @@ class WavePart(LowRankPart):
         roots = torch.cat([self.roots, torch.where(self.single, 0.0, self.roots)])
         return products.mul_(roots).mul_(roots.unsqueeze(1))
 
-    def carried_spectrum(self, complement: Tensor) -> Tensor:
-        """Gradient of log |Q| by K's lags, C as a function of them; to be given to ``fold``.
+    def carried_gradient(self, complement: Tensor) -> Tensor:
+        """Gradient of log |Q| by K's lags (m,), C as a function of them.
 
         Args:
             complement (2 f,): diagonal of C W^T Q^{-1} W C^T.
@@ -140,26 +140,30 @@ class WavePart(LowRankPart):
         safe = self.strengths.clamp_min(torch.finfo(complement.dtype).tiny)
         half = torch.zeros(self.period // 2 + 1, dtype=torch.complex128, device=safe.device)
         half[self.waves] = ((cosines + sines) / (safe * self.share)).to(half.dtype)
-        return half
+        return self._fold(half)
 
-    def spectrum_outside(self, both: Tensor) -> Tensor:
-        """Gradient of mean left^T K right - right^T C^T C right by K's lags, for ``fold``.
+    def gradient_outside(self, both: Tensor) -> Tensor:
+        """Gradient of mean left^T K right - right^T C^T C right by K's lags (m,).
 
         C is a function of the lags.
 
         Args:
             both (m, 2 c): left and right, W^T A^{-1} w and W^T Q^{-1} w for probes w.
         """
-        return self.spectra_outside(both).mean(0)
+        return self._fold(self._outside(both).mean(0))
 
-    def spectra_outside(self, both: Tensor) -> Tensor:
-        """``spectrum_outside`` of each probe, (c, a / 2 + 1)."""
+    def gradients_outside(self, both: Tensor) -> Tensor:
+        """``gradient_outside`` of each probe, (c, m)."""
+        return self._fold(self._outside(both))
+
+    def _outside(self, both: Tensor) -> Tensor:
+        """Transforms (c, a / 2 + 1) of ``gradients_outside``, for ``_fold``."""
         seen, through = torch.fft.rfft(both.mT, n=self.period).chunk(2)
         half = seen.mul_(through.conj())
         half[:, self.waves] -= through[:, self.waves].abs().square()
         return half
 
-    def fold(self, half: Tensor) -> Tensor:
+    def _fold(self, half: Tensor) -> Tensor:
         """Gradient by K's lags (..., m) from the transform of that by the circulant's generator."""
         by_lag = torch.fft.irfft(half, n=self.period)
         found = fold_generator(by_lag, self.points)
