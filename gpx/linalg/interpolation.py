@@ -59,10 +59,17 @@ class RegularAxis:
         spacing = (high - low) / cells if high > low else 1.0
         return cls(low - margin * spacing, spacing, size)
 
+    def __len__(self) -> int:
+        """``size``, as of an axis given as its points."""
+        return self.size
+
+    def steps(self, like: Tensor) -> Tensor:
+        """Distances (size,) from the first point, in the dtype and on the device of ``like``."""
+        return self.spacing * torch.arange(self.size, dtype=like.dtype, device=like.device)
+
     def points(self, like: Tensor) -> Tensor:
         """The points (size,) in the dtype and on the device of ``like``."""
-        steps = torch.arange(self.size, dtype=like.dtype, device=like.device)
-        return self.start + self.spacing * steps
+        return self.start + self.steps(like)
 
 
 def cubic_weights(
@@ -316,7 +323,6 @@ def interpolate(
         except _OutsideError:  # counts this axis alone; the message counts rows outside any axis
             within = [_inside_axis(*each) for each in zip(x.unbind(1), axes, strict=True)]
             raise _OutsideError(_describe_outsiders(torch.stack(within).all(0))) from None
-        size = axis.size if isinstance(axis, RegularAxis) else axis.shape[0]
-        indices = (indices.unsqueeze(-1) * size + place.unsqueeze(-2)).flatten(-2)
+        indices = (indices.unsqueeze(-1) * len(axis) + place.unsqueeze(-2)).flatten(-2)
         weights = (weights.unsqueeze(-1) * share.unsqueeze(-2)).flatten(-2)
     return indices, weights

@@ -67,7 +67,7 @@ class Interpolation(Structured):
         Options, errors and cost: ``gpx.linalg.interpolate``. Differentiable in x.
         """
         indices, values = interpolate(x, axes, method=method, boundary=boundary, outside=outside)
-        sizes = [axis.size if isinstance(axis, RegularAxis) else axis.shape[0] for axis in axes]
+        sizes = [len(axis) for axis in axes]
         return cls(values, indices, num_columns=torch.Size(sizes).numel())
 
     # --- the contract of linear_operator -----------------------------------------------------

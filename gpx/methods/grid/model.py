@@ -120,7 +120,7 @@ class GridGP(Model):
         if fft_points is not None and fft_points < 2:
             raise ConfigError(f"fft_points={fft_points} must be at least 2, or None")
         self.fft_points = fft_points
-        self.register_buffer("warm", torch.zeros(0))
+        self.register_data_sized()
         # only set in a copy for prediction, so not part of checkpoints
         self.register_buffer("prior_scale", torch.ones(()), persistent=False)
         self._prepared = Prepared()

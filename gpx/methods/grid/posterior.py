@@ -78,15 +78,8 @@ class GridPosterior(Posterior):
         self.likelihood = copy.deepcopy(likelihood).requires_grad_(False)
         self.options, self.variance = options, variance
         self.report: SolveReport | None = None
-        like = self.likelihood.noise_variance.detach()
-        whole = torch.zeros(0, dtype=torch.long, device=like.device)
-        self.register_buffer("points", like.new_zeros(0))
-        self.register_buffer("axis_shapes", whole.new_zeros(0, 3))
-        self.register_buffer("columns", whole)
-        self.register_buffer("cells", whole)
-        self.register_buffer("residual", like.new_zeros(0))
-        self.register_buffer("alpha", like.new_zeros(0))
-        self.register_buffer("prior_scale", like.new_ones(()))
+        self.register_data_sized()
+        self.register_buffer("prior_scale", self.likelihood.noise_variance.detach().new_ones(()))
         self._systems: dict[bool, GridSystem] | None = None
         self._samples: dict[bool, SampledVariance] | None = None
         self._dense: DenseVariance | None = None

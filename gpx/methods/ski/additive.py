@@ -93,7 +93,7 @@ class AdditiveCovariance(GridCovariance):
         for i, (axis, part) in enumerate(zip(grid.axes, kernel.parts, strict=True)):
             assert isinstance(axis, RegularAxis)
             tau = torch.zeros(axis.size, len(grid.axes), dtype=torch.float64, device=device)
-            tau[:, i] = axis.spacing * torch.arange(axis.size, dtype=tau.dtype, device=device)
+            tau[:, i] = axis.steps(tau)
             blocks.append(LagCovariance(grid.single(i), kernel_at_lags(part)(tau)))
         return cls(blocks)
 

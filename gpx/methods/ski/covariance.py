@@ -373,16 +373,11 @@ def _test_lags(grid: InterpolationGrid, device: torch.device) -> Tensor:
     return torch.cartesian_prod(*((last - first) * spread for first, last in ends))
 
 
-def _steps(axis: RegularAxis | Tensor, device: torch.device) -> Tensor:
-    assert isinstance(axis, RegularAxis)
-    return axis.spacing * torch.arange(axis.size, dtype=torch.float64, device=device)
-
-
 def _distances(axis: RegularAxis | Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
     """Distances along an axis, and the index (m_l, m_l) of the distance between any two points."""
     if isinstance(axis, RegularAxis):
         place = torch.arange(axis.size, device=device)
-        return _steps(axis, device), (place.unsqueeze(1) - place).abs()
+        return axis.steps(place.double()), (place.unsqueeze(1) - place).abs()
     points = axis.to(device)
     apart = (points.unsqueeze(1) - points).flatten()
     return apart, torch.arange(len(apart), device=device).reshape(len(points), len(points))

@@ -128,7 +128,7 @@ class InterpolationGrid:
     @property
     def shape(self) -> tuple[int, ...]:
         """Number of points of each axis."""
-        return tuple(a.size if isinstance(a, RegularAxis) else len(a) for a in self.axes)
+        return tuple(len(axis) for axis in self.axes)
 
     @property
     def size(self) -> int:
