@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gpx.backends import row_slices
 from gpx.errors import ConfigError
 from gpx.inducing.base import Selection, Selector, random_rows
 from gpx.kernels.base import Kernel
@@ -76,7 +77,7 @@ def approximate_scores(
         gram, name=f"K_zz of {len(z)} leverage samples", ladder=(0.0, MIN_RELATIVE_RIDGE)
     )
     scores = kernel.diagonal(x).clone()
-    for rows in torch.arange(x.shape[0], device=x.device).split(max(1, BLOCK_ENTRIES // len(z))):
+    for rows in row_slices(x.shape[0], max(1, BLOCK_ENTRIES // len(z))):
         half = torch.linalg.solve_triangular(factor, kernel.evaluate(z, x[rows]), upper=False)
         scores[rows] -= half.square_().sum(0)
     return scores.clamp_(min=0.0) / ridge

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from gpx.backends import row_slices
 from gpx.inference.exact_solver import IterativeOptions
 from gpx.inference.noisy_kernel import PreconditionedKernel
 from gpx.linalg import EvidenceBound, Lanczos, LowRankPlusNoise, cholesky, conjugate_gradients
@@ -98,14 +99,12 @@ def explained_by_neighbours(
     inputs, width = system.x, max(image.shape[1] + count, count * system.x.shape[1])
     least = system.noise * (1.0 + NEIGHBOUR_ROUNDING * system.rounding)
     found = rest.new_zeros(rest.shape[1])
-    for points in torch.arange(rest.shape[1], device=rest.device).split(
-        max(1, BLOCK_BYTES // (8 * count * width))
-    ):
+    for points in row_slices(rest.shape[1], max(1, BLOCK_BYTES // (8 * count * width))):
         rows = chosen[points]
         left = inputs[rows].unsqueeze(2).expand(-1, -1, count, -1)
         right = inputs[rows].unsqueeze(1).expand(-1, count, -1, -1)
         flat = system.kernel.pairs(left.flatten(0, 2), right.flatten(0, 2))
-        inner = flat.view(len(points), count, count)
+        inner = flat.view(len(rows), count, count)
         near = image[rows]
         inner = torch.baddbmm(inner, near, near.mT, alpha=-1.0)
         inner.diagonal(dim1=1, dim2=2).add_(least)

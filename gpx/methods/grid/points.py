@@ -10,6 +10,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from gpx.backends import row_slices
 from gpx.linalg import flatten_index, kronecker_matmul
 from gpx.methods.grid.axes import CartesianGrid
 from gpx.methods.grid.circle import MAX_STEP_DEVIATION
@@ -114,8 +115,7 @@ class GridPoints:
             found = kronecker_matmul(self.cross, columns)[flatten_index(self.place, sizes)]
             return found.squeeze(1) if vectors.ndim == 1 else found
         longest = max(g.shape[1] for g in self.cross)
-        step = max(1, BLOCK_NUMBERS // longest)
-        blocks = [slice(i, i + step) for i in range(0, count, step)]
+        blocks = row_slices(count, max(1, BLOCK_NUMBERS // longest))
         return torch.cat([self.covariance(rows) @ vectors for rows in blocks])
 
 

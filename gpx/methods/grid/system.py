@@ -10,6 +10,7 @@ from functools import cached_property, reduce
 import torch
 from torch import Tensor
 
+from gpx.backends import row_slices
 from gpx.errors import NotPositiveDefinite
 from gpx.linalg import cholesky, kronecker_vector, split_index
 from gpx.linalg.kronecker_workspace import KroneckerWorkspace
@@ -297,5 +298,4 @@ def gap_columns(system: GridSystem) -> tuple[Tensor, Iterator[Tensor]]:
 
 def blocks(count: int, size: int) -> list[slice]:
     """``count`` columns over ``size`` cells in blocks of at most ``BLOCK_NUMBERS`` entries."""
-    step = max(1, BLOCK_NUMBERS // size)
-    return [slice(i, min(i + step, count)) for i in range(0, count, step)]
+    return list(row_slices(count, max(1, BLOCK_NUMBERS // size)))

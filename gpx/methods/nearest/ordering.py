@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gpx.backends import row_slices
 from gpx.linalg.nearest import smallest_columns
 
 CHUNK_DISTANCES = 1 << 23
@@ -88,9 +89,7 @@ def maximin_order(points: Tensor) -> Tensor:
         chosen = candidates[~crowded]
         order.append(chosen)
         found += len(chosen)
-        for rows in torch.arange(m, device=points.device).split(
-            max(1, CHUNK_DISTANCES // len(chosen))
-        ):
+        for rows in row_slices(m, max(1, CHUNK_DISTANCES // len(chosen))):
             near = torch.cdist(points[rows], points[chosen]).square().amin(1)
             distance[rows] = torch.minimum(distance[rows], near)
         distance[chosen] = -1.0

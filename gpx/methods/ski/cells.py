@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gpx.backends import row_slices
 from gpx.errors import ConfigError
 from gpx.operators import Interpolation
 
@@ -62,9 +63,7 @@ class CellSums(NamedTuple):
         found = indices.new_empty(len(cells), q)
         found[place] = indices
         gram = values.new_zeros(len(cells), q, q)
-        for rows in torch.arange(len(values), device=values.device).split(
-            max(1, CHUNK_ENTRIES // q**2)
-        ):
+        for rows in row_slices(len(values), max(1, CHUNK_ENTRIES // q**2)):
             w = values[rows]
             gram.index_add_(0, place[rows], w.unsqueeze(2) * w.unsqueeze(1))
         projected, squared = sums_of_residuals(values, place, len(cells), residual)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from gpx.backends import row_slices
 from gpx.methods.ski.covariance import AxisCovariance, LagCovariance
 from gpx.methods.ski.grid import InterpolationGrid, axis_points
 from gpx.methods.ski.low_rank import EigenPart, LowRankPart
@@ -36,9 +37,7 @@ def explained_by_low_rank(part: LowRankPart, inner: Tensor, grid: InterpolationG
     axes = [axis_points(axis, inner) for axis in grid.axes]
     points = torch.cartesian_prod(*axes).reshape(grid.size, len(axes))
     found = inner.new_empty(grid.size)
-    for rows in torch.arange(grid.size, device=inner.device).split(
-        max(1, CHUNK_ENTRIES // part.entries_at(grid))
-    ):
+    for rows in row_slices(grid.size, max(1, CHUNK_ENTRIES // part.entries_at(grid))):
         at = part.at(grid.weights(points[rows], "clamp"), points[rows], "clamp")
         left = torch.linalg.solve_triangular(inner, at, upper=False)
         found[rows] = (at.square() - left.square()).sum(0)

@@ -6,6 +6,7 @@ import torch
 from scipy.linalg.lapack import dtrtri
 from torch import Tensor
 
+from gpx.backends import row_slices
 from gpx.linalg.preconditioners.low_rank import Capacitance
 from gpx.methods.ski.covariance import AxisCovariance
 from gpx.methods.ski.low_rank import EigenPart, PivotedPart
@@ -177,7 +178,7 @@ def _carried_by_values(system: SKISystem) -> Tensor:
     factor, noise = system.preconditioner.capacitance.factor, system.noise.detach()
     found = torch.empty_like(w.values)
     size = max(1, part.rank) * w.values.shape[1]
-    for rows in torch.arange(len(x), device=x.device).split(max(1, CHUNK_ENTRIES // size)):
+    for rows in row_slices(len(x), max(1, CHUNK_ENTRIES // size)):
         some = Interpolation(w.values[rows], w.indices[rows], num_columns=w.num_columns)
         low = torch.cholesky_solve(part.at(some, x[rows], "error"), factor)
         found[rows] = 2.0 / noise * part.picked(low, w.indices[rows])

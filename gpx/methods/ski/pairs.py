@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from gpx.backends import row_slices
 from gpx.methods.ski.axis_spectra import parities
 from gpx.operators import Interpolation
 
@@ -55,7 +56,7 @@ def weight_moments(weights: Interpolation, shape: Sequence[int]) -> Tensor:
         corner = corner + (first % m) * width * stride
         first, stride = first // m, stride * m * width
     table = values.new_zeros(stride)
-    for rows in torch.arange(len(values), device=device).split(max(1, CHUNK_ENTRIES // len(place))):
+    for rows in row_slices(len(values), max(1, CHUNK_ENTRIES // len(place))):
         w = values[rows]
         products = w[:, left] * w[:, right]
         table.index_add_(0, (corner[rows, None] + place).flatten(), products.flatten())

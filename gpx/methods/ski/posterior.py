@@ -171,11 +171,11 @@ class SKIPosterior(PlacedGrid, Posterior):
         count = len(weights.values)
         found = self.noise.new_empty(count)
         tolerance, most = self.solves.tolist()
-        for some in torch.arange(count, device=found.device).split(SOLVE_COLUMNS):
+        for some in row_slices(count, SOLVE_COLUMNS):
             rows = Interpolation(
                 weights.values[some], weights.indices[some], num_columns=weights.num_columns
             )
-            eye = torch.eye(len(some), dtype=found.dtype, device=found.device)
+            eye = torch.eye(some.stop - some.start, dtype=found.dtype, device=found.device)
             right = system.weights.matmul(system.covariance.multiply(rows.mT.matmul(eye)))
             solved = system.solve(right, tolerance, int(most)).solution
             found[some] = (right * solved).sum(0)

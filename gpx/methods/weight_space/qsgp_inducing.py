@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from gpx.backends import row_slices
 from gpx.bases.inducing_points import InducingPoints
 from gpx.errors import ConfigError, class_name
 from gpx.inference.exact_solver import IterativeOptions, VarianceName
@@ -113,8 +114,7 @@ class InducingPosterior(IterativePosterior):
         mean, variance = x.new_empty(x.shape[0]), x.new_empty(x.shape[0])
         noise = self.likelihood.noise_variance.double()
         budget = BLOCK_BYTES.get(x.device.type, BLOCK_BYTES["cpu"])
-        step = max(1, budget // (8 * self.inputs.shape[0]))
-        for rows in torch.arange(x.shape[0], device=x.device).split(step):
+        for rows in row_slices(x.shape[0], max(1, budget // (8 * self.inputs.shape[0]))):
             # large weights of both signs cancel, so covariances and sums are in float64
             wide = x[rows].double()
             cross = kernel.evaluate(wide, inputs)
