@@ -202,7 +202,7 @@ def table(rows: list[Row]) -> str:
 
 def capped(row: Row) -> bool:
     """Whether a run ended at its largest number of evaluations."""
-    return row["stopped"].startswith("max_steps")
+    return "max_steps=" in row["stopped"]
 
 
 def number(value: float | None, key: str) -> str:

@@ -177,11 +177,12 @@ def test_settings_of_cglb_traces_are_judged_one_by_one_and_in_the_order_of_m(
 def test_cglb_runs_that_the_cap_ended_are_counted(script):
     module = script("cglb/comparison")
     row = json.loads(module.ROWS.read_text())[0]
-    ended = [row | {"stopped": why} for why in ("max_steps=60 evaluations reached", "CONVERGENCE")]
-    assert list(map(module.capped, ended)) == [True, False]
+    reasons = ("max_steps=60 evaluations reached", "CONVERGENCE", "trainer.max_steps=60 reached")
+    ended = [row | {"stopped": why} for why in reasons]
+    assert list(map(module.capped, ended)) == [True, False, True]
     pair = [r | {"split": split} for split, r in enumerate(ended)]
     line = next(t for t in module.table(pair).split("\n") if t.startswith(f"| {row['data']}"))
-    assert line.split(" | ")[11] == "1"
+    assert line.split(" | ")[11] == "2"
 
 
 def test_one_split_does_not_tell_whether_a_prior_is_worse(script):
