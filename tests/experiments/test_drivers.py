@@ -174,6 +174,19 @@ def test_settings_of_cglb_traces_are_judged_one_by_one_and_in_the_order_of_m(
     assert [line for line in module.training() if "FAIL: protein, n = 2,000: more" in line]
 
 
+def test_five_of_six_sets_must_have_the_higher_bound(script):
+    module = script("cglb/comparison")
+    assert module.enough(5, 1) is True
+    assert module.enough(4, 1) is None
+    assert module.enough(3, 2) is False
+    row = json.loads(module.ROWS.read_text())[0]
+    row |= {"num_train": 2000, "protocol": "ones", "split": 0, "stopped": "max_steps=9 reached"}
+    pair = [row | {"method": f"{m}-64", "evidence": e} for m, e in (("cglb", 1.0), ("sgpr", 3.0))]
+    words = next(what for what in module.accept(pair) if "five of the six" in what)
+    assert "by 2.0 nats with both at the cap on evaluations" in words
+    assert module.accept(pair)[words] is None
+
+
 def test_cglb_runs_that_the_cap_ended_are_counted(script):
     module = script("cglb/comparison")
     row = json.loads(module.ROWS.read_text())[0]
