@@ -377,7 +377,10 @@ def table() -> None:
         "stated (kin40k with 2,000: from experiments/sparse_family). n_s: variances from so many "
         "samples (variance=stochastic) in place of the low-rank part. 'solves, s': weights, and "
         "variances where they need solves, after training; 'predictions, s': as many rows as the "
-        "test set has. Published prediction times contain both (MSGP: 6.3, 112 and 609 s).",
+        "test set has. Published prediction times contain both (MSGP: 6.3, 112 and 609 s). "
+        "Variances by n_s samples err by sqrt(2 / n_s) of the reduction of the prior variance (10 "
+        "per cent with 200): little where noise is small (sarcos_like), too much for the MSLL "
+        "where a large prior variance is reduced to less than the noise (Abalone).",
         *differences(rows),
         *explained(chosen(rows)),
     ]
