@@ -1,6 +1,6 @@
 """Errors of interpolation: of a function, of a kernel matrix, and of predictions (E1 to E3, E7).
 
-    python experiments/ski/interpolation.py           # five minutes of processor time
+    python experiments/ski/interpolation.py           # missing rows: five minutes of a processor
     python experiments/ski/interpolation.py --quick   # the function alone, nothing written
 
 Linear weights on k-means grids (LK), linear and cubic weights on equidistant grids (LE, CE) beside
@@ -129,14 +129,19 @@ def of_predictions(
     seeds: range,
     variants: Sequence[str] = tuple(VARIANTS),
     solved: bool = False,
+    known: Rows | None = None,
 ) -> Rows:
     """(found - exact) / |exact| of SMSE and MSLL, the evidence and its processor seconds.
 
     Args:
         solved: also the MSLL with variances by a solve for each test point.
+        known: rows that are not computed again.
     """
-    rows = []
+    rows = [*(known or [])]
+    done = {(row["seed"], row["points an axis"], row["variant"]) for row in rows}
     for seed in seeds:
+        if all((seed, size, name) in done for size in sizes for name in variants):
+            continue
         data = synthetic(n, seed, inputs)
         exact = exact_model(inputs)
         target = scores(exact, data)
@@ -145,6 +150,8 @@ def of_predictions(
         taken = time.process_time() - began
         for size in sizes:
             for name in variants:
+                if (seed, size, name) in done:
+                    continue
                 options = VARIANTS[name]
                 model = grid_model(data.all_x, size, variance="diagonal", **options)
                 found = scores(model, data)
@@ -176,7 +183,8 @@ def of_predictions(
                     }
                 )
                 print(rows[-1], flush=True)
-    return rows
+    order = [*variants]
+    return sorted(rows, key=lambda r: (r["seed"], r["points an axis"], order.index(r["variant"])))
 
 
 def worst(rows: Rows, variant: str, size: int, key: str) -> float:
@@ -308,14 +316,14 @@ def main() -> None:
         tables = [*earlier(HERE / "interpolation.json").values()]
         rewrite_checks(HERE, "interpolation", notes(tables[-1]), judged(*tables))
         return
-    function = of_a_function()
-    for row in function:
-        print(row)
     if arguments.quick:
+        for row in of_a_function():
+            print(row)
         return
-    matrix = of_a_matrix()
-    line = of_predictions(1, 1000, SIZES, range(3))
-    plane = of_predictions(2, 1000, PLANE, range(1))
+    saved = [*(earlier(HERE / "interpolation.json") or {}).values()] or [[]] * 4
+    function, matrix = saved[0] or of_a_function(), saved[1] or of_a_matrix()
+    line = of_predictions(1, 1000, SIZES, range(3), known=saved[2])
+    plane = of_predictions(2, 1000, PLANE, range(1), known=saved[3])
     write(
         HERE,
         "interpolation",
