@@ -153,7 +153,7 @@ class SubsetInitialisation(Initialisation):
         if not any(each.requires_grad for each in exact_outputs(parts)[0].parameters()):
             return
         factors, further = [1.0], []
-        if _with_lengthscales(parts.kernel):
+        if with_lengthscales(parts.kernel):
             factors = start_factors(self.num_starts, x.shape[1])
             longest = start_factors(2, x.shape[1])[1:]
             further = [*(longest if len(factors) == 1 else []), *SHORTER]
@@ -161,7 +161,7 @@ class SubsetInitialisation(Initialisation):
         def fit(factor: float) -> _Fit:
             exact = exact_outputs(parts)
             if factor != 1.0:
-                _lengthen(exact[0].kernel, factor)
+                lengthen(exact[0].kernel, factor)
             return self._fit(exact, x, y, priors, say)
 
         fits = []
@@ -225,9 +225,7 @@ class SubsetInitialisation(Initialisation):
             density = 0.0 if priors is None else priors.log_prob(together)
             value = float((reached + density) / count)
             gain = float(reached) - sum(noise_evidence(*part) for part in parts)
-        kernel = exact[0].kernel
-        learned = sum(p.numel() for p in kernel.parameters() if p.requires_grad)
-        return _Fit(value, exact, gain > REQUIRED_GAIN + learned)
+        return _Fit(value, exact, explains(exact[0].kernel, gain))
 
 
 def drawn_rows(
@@ -272,7 +270,16 @@ def noise_evidence(model: ExactGP, x: Tensor, y: Tensor) -> float:
     return -0.5 * len(y) * (1.0 + math.log(2.0 * math.pi * variance))
 
 
-def _with_lengthscales(kernel: nn.Module) -> list[Stationary]:
+def explains(kernel: nn.Module, gain: float) -> bool:
+    """Whether a fitted kernel explains more than noise, by ``REQUIRED_GAIN``.
+
+    Args:
+        gain: evidence minus ``noise_evidence``, in nats, of all outputs.
+    """
+    return gain > REQUIRED_GAIN + sum(p.numel() for p in kernel.parameters() if p.requires_grad)
+
+
+def with_lengthscales(kernel: nn.Module) -> list[Stationary]:
     """The parts of a kernel that have learned lengthscales."""
     return [
         part
@@ -284,9 +291,9 @@ def _with_lengthscales(kernel: nn.Module) -> list[Stationary]:
 
 
 @torch.no_grad()
-def _lengthen(kernel: nn.Module, factor: float) -> None:
+def lengthen(kernel: nn.Module, factor: float) -> None:
     """Multiply every learned lengthscale by ``factor``."""
-    for part in _with_lengthscales(kernel):
+    for part in with_lengthscales(kernel):
         part.lengthscale = factor * part.lengthscale
 
 

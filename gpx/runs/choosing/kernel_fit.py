@@ -23,14 +23,28 @@ from gpx.methods.base.model import Hyperparameters
 from gpx.models import ExactGP, LaplaceGP
 from gpx.objectives import ExactMLL, LaplaceEvidence
 from gpx.options.build import build, fixed_parameters
-from gpx.training.initialisation import exact_outputs, rows_of_outputs, take_over
+from gpx.training.initialisation import (
+    SHORTER,
+    exact_outputs,
+    explains,
+    lengthen,
+    noise_evidence,
+    rows_of_outputs,
+    take_over,
+    with_lengthscales,
+)
 from gpx.training.maximise import maximise
 
 Node = dict[str, Any]
+Maximum = tuple[float, float | None, float | None]
+"""``evidence``, ``predictive`` and ``forecast`` of a ``Fit``."""
 
 MIN_NOISE_SHARE = 1e-6
 """A run only starts from the fitted hyperparameters if the noise variance is at least this share of
 the prior variance (and the kernel matrix is well-conditioned), otherwise from the config's."""
+MAX_VAIN = 2
+"""Kernels that are fitted again from shorter lengthscales to no avail; after so many of them what
+is left counts as noise."""
 FORECASTS = (0.7, 0.8, 0.9)
 """Shares of a series from which the tenth that follows is forecast."""
 
@@ -106,6 +120,7 @@ class KernelFitter:
         self.gaussian = isinstance(likelihood, (Gaussian, NoisyOutputs))
         self.keeps_noise = any(part == "likelihood" for part, _ in fixed_parameters(config))
         self.series = x.shape[1] == 1
+        self.in_vain = 0
         # the terms of a series' sum are told apart by a few nats of all rows
         self.ftol, self.gtol = (1e-8, 1e-4) if self.series else (1e-6, 1e-3)
 
@@ -118,6 +133,9 @@ class KernelFitter:
     def fit(self, name: str, node: Node, likelihood: Node | None = None) -> Fit:
         """Fit the kernel of ``node`` by maximum evidence; the score is -inf if it has none.
 
+        Of several inputs a fit that takes everything for noise is repeated from shorter
+        lengthscales, as in ``SubsetInitialisation``; of series, decompositions see to that.
+
         Args:
             name: of the kernel.
             node: its config, with the initial values.
@@ -127,16 +145,14 @@ class KernelFitter:
         start = self.start if likelihood is None or self.keeps_noise else likelihood
         filled = copy.deepcopy(self.config)
         filled.kernel, filled.likelihood = node, start
-        kernel: Kernel = build(filled, "kernel")
-        parts = Hyperparameters(
-            kernel.double(),
-            copy.deepcopy(self.mean).double(),
-            build(filled, "likelihood").double(),
-        )
+        again = likelihood is None and self.gaussian and not self.series and self.in_vain < MAX_VAIN
         try:
-            evidence, predictive, forecast = self._maximise(parts)
+            parts, found_here = self._from(filled, 1.0)
+            if again and not self._explains(parts, found_here[0]):
+                parts, found_here = self._from_shorter(filled, parts, found_here)
         except (NotPositiveDefinite, DidNotConverge):
             return Fit(name, node, start, -math.inf)
+        kernel, (evidence, predictive, forecast) = parts.kernel, found_here
         count = num_learned(kernel)
         compared = None if self.series else predictive
         found = score(len(self.y), count, evidence, compared)
@@ -151,6 +167,35 @@ class KernelFitter:
             start = with_values(start, parts.likelihood)
         return Fit(name, with_values(node, kernel), start, *results)
 
+    def _from(self, filled: DictConfig, factor: float) -> tuple[Hyperparameters, Maximum]:
+        """Fit the parts of a config, from its lengthscales times ``factor``."""
+        kernel: Kernel = build(filled, "kernel")
+        if factor != 1.0:
+            lengthen(kernel, factor)
+        likelihood: Likelihood = build(filled, "likelihood")
+        parts = Hyperparameters(
+            kernel.double(), copy.deepcopy(self.mean).double(), likelihood.double()
+        )
+        return parts, self._maximise(parts)
+
+    def _from_shorter(
+        self, filled: DictConfig, parts: Hyperparameters, found: Maximum
+    ) -> tuple[Hyperparameters, Maximum]:
+        """The first fit from shorter lengthscales that explains something, else the one given."""
+        for factor in SHORTER if with_lengthscales(parts.kernel) else ():
+            other = self._from(filled, factor)
+            if self._explains(other[0], other[1][0]):
+                return other
+        self.in_vain += 1
+        return parts, found
+
+    def _explains(self, parts: Hyperparameters, evidence: float) -> bool:
+        """Whether a fit with this evidence per row explains more than independent noise does."""
+        rows = rows_of_outputs(self.x, self.y)
+        each = zip(exact_outputs(parts), rows, strict=True)
+        noise = sum(noise_evidence(gp, x, y) for gp, (x, y) in each if len(y))
+        return explains(parts.kernel, len(self.y) * evidence - noise)
+
     @torch.no_grad()
     def _can_start_from(self, kernel: Kernel, noise: Tensor) -> bool:
         """Whether the matrix of ``more`` rows has a Cholesky factor with half of the noise."""
@@ -161,7 +206,7 @@ class KernelFitter:
         covariance.diagonal().add_(0.5 * noise)
         return int(torch.linalg.cholesky_ex(covariance).info) == 0
 
-    def _maximise(self, parts: Hyperparameters) -> tuple[float, float | None, float | None]:
+    def _maximise(self, parts: Hyperparameters) -> Maximum:
         """Maximise the evidence; returns it, ``predictive`` and ``forecast`` of ``Fit``."""
         module: nn.Module
         outputs: list[tuple[ExactGP, Tensor, Tensor]] = []

@@ -17,6 +17,7 @@ from gpx.linalg.processes import Processes, work_shared
 from gpx.means import Constant
 from gpx.models import ExactGP
 from gpx.options.build import build
+from gpx.options.composition import composed
 from gpx.options.config import CONFIGS
 from gpx.options.kernel_expression import kernel_node, sum_of
 from gpx.runs.choosing import kernel_choice as module
@@ -62,6 +63,27 @@ def test_smooth_and_rough_functions_are_told_apart(truth, expected, tmp_path):
     assert config.kernel["_target_"] == f"gpx.kernels.{expected}"
     assert "choose" not in config.kernel
     assert config.facts.kernel_choice.startswith(f"kernel='{expected.lower()}")
+
+
+def test_a_fast_smooth_function_is_not_left_to_rough_kernels(tmp_path):
+    x = 3.5 * torch.rand(200, 2, generator=torch.Generator().manual_seed(0)).double().numpy()
+    y = np.sin(8.0 * x).prod(1) + 0.02 * np.random.default_rng(0).normal(size=200)
+    fitted, config = chosen(x, y, "kernel.candidates=[rbf,matern12]", folder=tmp_path)
+    assert config.kernel["_target_"] == "gpx.kernels.RBF"  # from one of 1.0 all is noise
+    assert fitted.model.hyperparameters["kernel.lengthscale"].max() < 0.3
+
+
+def test_kernels_of_noise_are_fitted_again_for_two_of_them_only():
+    draws = torch.Generator().manual_seed(0)
+    x, y = torch.rand(60, 2, generator=draws), torch.randn(60, generator=draws)
+    config = composed(["data=toy1d", "approx=exact"])
+    fitter = KernelFitter(config, x.double(), y.double(), x.double(), 20)
+    fits, maximise = [], fitter._maximise
+    fitter._maximise = lambda parts: fits.append(parts) or maximise(parts)
+    node = {"_target_": "gpx.kernels.RBF"}
+    found = [fitter.fit(f"{number}", node) for number in range(3)]
+    assert len(fits) == 3 + 3 + 1
+    assert len({fit.evidence for fit in found}) == 1  # that of the first fit
 
 
 def test_one_lengthscale_serves_where_all_inputs_matter_alike(tmp_path):
