@@ -16,6 +16,7 @@ from gpx.kernels.convolutional import Convolutional
 from gpx.kernels.stationary import Stationary
 from gpx.kernels.warped import Warped
 from gpx.linalg.nearest import NearestSearch
+from gpx.linalg.prepared import versions
 
 
 class Conditional(NamedTuple):
@@ -202,8 +203,7 @@ def _versions(kernel: Kernel, x: Tensor) -> list[int]:
     """Numbers that change with the values of x, and of the kernel's parameters and buffers."""
     if torch.compiler.is_exporting():
         return []
-    parts = [x, *kernel.parameters(), *kernel.buffers()]
-    return [0 if part.is_inference() else part._version for part in parts]
+    return versions([x, *kernel.parameters(), *kernel.buffers()])
 
 
 def near_rows(kernel: Kernel, x: Tensor, queries: Tensor, count: int) -> Tensor:

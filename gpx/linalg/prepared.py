@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 T = TypeVar("T")
+
+
+def versions(tensors: Iterable[Tensor]) -> list[int]:
+    """One number per tensor that grows when it is written to; 0 for those made in inference mode,
+    whose changes torch does not count."""
+    return [0 if t.is_inference() else t._version for t in tensors]
 
 
 class Prepared:

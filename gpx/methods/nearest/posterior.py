@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gpx.backends import row_slices
 from gpx.kernels.base import Kernel
+from gpx.linalg.prepared import versions
 from gpx.means.base import Mean
 from gpx.methods.base.posterior import Marginals, Posterior
 from gpx.methods.nearest.nearness import Nearness, mean_variance
@@ -72,9 +73,9 @@ class NearestPosterior(Posterior):
             return self._prepared[0]  # prepared by an earlier prediction
         kept = self.inducing, self.q_mean, self.q_root
         if self._prepared is not None:
-            points, parts, versions = self._prepared
+            points, parts, before = self._prepared
             same = all(one is other for one, other in zip(kept, parts, strict=False))
-            if same and versions == [part._version for part in parts]:
+            if same and before == versions(parts):
                 return points
         return self._prepare()
 
@@ -83,9 +84,9 @@ class NearestPosterior(Posterior):
         points = SeenPoints(self.kernel, self.inducing, self.rule, self.jitter)
         kept = self.inducing, self.q_mean, self.q_root
         parts = [*kept, *self.kernel.parameters(), *self.kernel.buffers()]
-        versions = [part._version for part in parts]
         self._single = None
-        self._prepared = points, parts, versions  # at once, for other threads that predict now
+        # at once, for other threads that predict now
+        self._prepared = points, parts, versions(parts)
         return points
 
     @torch.no_grad()

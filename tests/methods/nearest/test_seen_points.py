@@ -98,6 +98,22 @@ def test_prepared_quantities_follow_the_posterior():
     torch.testing.assert_close(single.mean.double(), first.mean, rtol=1e-4, atol=1e-5)
 
 
+def test_a_posterior_made_in_inference_mode_predicts_like_any_other():
+    x = draws(10, 2, seed=5)
+    expected = posterior().predict(x)
+    with torch.inference_mode():
+        made = posterior()
+        assert torch.equal(made.predict(x).mean, expected.mean)
+    for _ in range(2):
+        assert torch.equal(made.predict(x).mean, expected.mean)
+    one = made.predict(x[:1]).variance
+    torch.testing.assert_close(one, expected.variance[:1])
+    x.requires_grad_()
+    made.predict(x).mean.sum().backward()
+    assert x.grad is not None
+    assert bool((x.grad != 0.0).any())
+
+
 def test_copies_drop_prepared_quantities_and_keep_the_kernel():
     made, x = posterior(), draws(10, 2, seed=5)
     expected = made.predict(x).mean
