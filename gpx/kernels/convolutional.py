@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,45 @@ from gpx.kernels.stationary import Stationary
 
 MAX_ENTRIES = 2**22
 """Largest number of pairs of patches held at once, but at least those of one image."""
+
+
+class ImageShape(NamedTuple):
+    """Channels, height, width."""
+
+    channels: int
+    height: int
+    width: int
+
+
+def shape_of_images(num_inputs: int, given: Sequence[int] | None = None) -> ImageShape:
+    """The shape of images with ``num_inputs`` pixels.
+
+    Args:
+        num_inputs: d = channels x height x width.
+        given: (height, width) or (channels, height, width); None: square, with one or three
+            channels.
+
+    Raises:
+        ConfigError: the number of pixels does not fit the shape.
+    """
+    if given is None:
+        for channels in (1, 3):
+            side = round((num_inputs / channels) ** 0.5)
+            if channels * side * side == num_inputs:
+                return ImageShape(channels, side, side)
+        raise ConfigError(
+            f"{num_inputs} inputs are no square image of one or three channels; give the shape, "
+            "such as image_shape=[3, 20, 30]"
+        )
+    sizes = tuple(int(size) for size in given)
+    if len(sizes) == 2:
+        sizes = (1, *sizes)
+    if len(sizes) != 3 or min(sizes) < 1 or sizes[0] * sizes[1] * sizes[2] != num_inputs:
+        raise ConfigError(
+            f"image_shape={list(given)} does not hold {num_inputs} inputs; expected [height, "
+            "width] or [channels, height, width] with that many pixels"
+        )
+    return ImageShape(*sizes)
 
 
 class Convolutional(Kernel):

@@ -6,6 +6,7 @@ from draws import draws
 
 from gpx.errors import ConfigError, ShapeError
 from gpx.kernels import RBF, Convolutional, Linear, Matern12
+from gpx.kernels.convolutional import shape_of_images
 
 pytestmark = pytest.mark.usefixtures("float64_by_default")
 
@@ -125,3 +126,14 @@ def test_gradients_of_the_diagonal_with_equal_patches(monkeypatch, most):
 def test_what_does_not_fit(make, error, words):
     with pytest.raises(error, match=words):
         make()
+
+
+def test_shapes_of_images():
+    assert shape_of_images(64) == (1, 8, 8)
+    assert shape_of_images(3072) == (3, 32, 32)
+    assert shape_of_images(60, (3, 4, 5)) == (3, 4, 5)
+    assert shape_of_images(20, (4, 5)) == (1, 4, 5)
+    with pytest.raises(ConfigError, match="60 inputs are no square image of one or three"):
+        shape_of_images(60)
+    with pytest.raises(ConfigError, match=r"image_shape=\[3, 4\] does not hold 60 inputs"):
+        shape_of_images(60, (3, 4))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Literal, get_args
 
@@ -10,12 +9,12 @@ import torch
 from torch import nn
 
 from gpx.errors import ConfigError
+from gpx.kernels.convolutional import ImageShape
 from gpx.methods.deep.convolutions import (
     BatchNorm,
     DroppedConvolution,
     GlobalAverage,
     Images,
-    ImageShape,
     ResidualBlock,
 )
 from gpx.methods.deep.draws import draws_of
@@ -36,37 +35,6 @@ Backbone = Literal[
 
 MIN_SIDE = 4
 """Height and width that two halvings need; smaller images are padded with zeros."""
-
-
-def shape_of_images(num_inputs: int, given: Sequence[int] | None = None) -> ImageShape:
-    """The shape of images with ``num_inputs`` pixels.
-
-    Args:
-        num_inputs: d = channels height width.
-        given: (height, width) or (channels, height, width); None: square, with one or three
-            channels.
-
-    Raises:
-        ConfigError: the number of pixels does not fit the shape.
-    """
-    if given is None:
-        for channels in (1, 3):
-            side = round((num_inputs / channels) ** 0.5)
-            if channels * side * side == num_inputs:
-                return ImageShape(channels, side, side)
-        raise ConfigError(
-            f"{num_inputs} inputs are no square image of one or three channels; give the shape, "
-            "such as image_shape=[3, 20, 30]"
-        )
-    sizes = tuple(int(size) for size in given)
-    if len(sizes) == 2:
-        sizes = (1, *sizes)
-    if len(sizes) != 3 or min(sizes) < 1 or sizes[0] * sizes[1] * sizes[2] != num_inputs:
-        raise ConfigError(
-            f"image_shape={list(given)} does not hold {num_inputs} inputs; expected [height, "
-            "width] or [channels, height, width] with that many pixels"
-        )
-    return ImageShape(*sizes)
 
 
 def _norm(radius: int, alpha: float) -> nn.Module:

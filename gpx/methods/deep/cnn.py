@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from gpx.kernels.convolutional import shape_of_images
 from gpx.likelihoods.base import Likelihood
-from gpx.methods.deep.backbones import Backbone, convolutional_features, shape_of_images
+from gpx.methods.deep.backbones import Backbone, convolutional_features
 from gpx.methods.deep.model import NetworkModel
 from gpx.methods.deep.network import Network
 from gpx.methods.deep.weights import DroppedWeights

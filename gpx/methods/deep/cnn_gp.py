@@ -9,8 +9,9 @@ from torch import nn
 from gpx.bases.random_directions import Directions
 from gpx.kernels.arc_cosine import ArcCosine
 from gpx.kernels.base import Kernel
+from gpx.kernels.convolutional import shape_of_images
 from gpx.likelihoods.base import Likelihood
-from gpx.methods.deep.backbones import Backbone, convolutional_features, shape_of_images
+from gpx.methods.deep.backbones import Backbone, convolutional_features
 from gpx.methods.deep.deep_gp import DeepBody, feature_layers
 from gpx.methods.deep.features import Frequency
 from gpx.methods.deep.layer import Covariance

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from gpx.errors import ConfigError
+from gpx.kernels.convolutional import ImageShape
 from gpx.methods.deep.weights import MaskedLayer, apply_mask, check_keep, truncated_normal
 
 INITIAL_DEVIATION = 0.1
@@ -78,14 +77,6 @@ class DroppedConvolution(MaskedLayer):
         if not self.penalty:
             return self.weight.new_zeros(())
         return 0.5 * (self.keep * self.weight.square().sum() + self.bias.square().sum())
-
-
-class ImageShape(NamedTuple):
-    """Channels, height, width."""
-
-    channels: int
-    height: int
-    width: int
 
 
 class Images(nn.Module):

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from gpx.errors import ConfigError, class_name
-from gpx.methods.deep.backbones import Backbone, convolutional_features, shape_of_images
+from gpx.kernels.convolutional import shape_of_images
+from gpx.methods.deep.backbones import Backbone, convolutional_features
 from gpx.methods.deep.draws import draws_of
 from gpx.methods.deep.weights import DroppedWeights
 from gpx.tensor_checks import check_at_least, check_widths

@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 
 from gpx.constraints import is_trained
-from gpx.errors import ConfigError
 from gpx.inducing import Selector
 from gpx.inducing.patches import MAX_PATCHES, Patches
 from gpx.inference.variational import WhitenedGaussian
 from gpx.kernels.base import Kernel
-from gpx.kernels.convolutional import Convolutional
+from gpx.kernels.convolutional import Convolutional, shape_of_images
 from gpx.kernels.for_inputs import for_inputs
 from gpx.kernels.stationary import Stationary
 from gpx.likelihoods import Likelihood
@@ -36,7 +35,8 @@ class ConvGP(SVGP):
             distance between training patches.
         mean, likelihood, selector, family, warm_start, refit, jitter: of ``SVGP``.
         num_inputs: d, pixels of an image.
-        image_shape: (height, width) or (channels, height, width); None: square, of one channel.
+        image_shape: (height, width) or (channels, height, width); None: square, of one or
+            three channels.
         patch_size: (height, width) of a patch; one number for both.
         weighted: whether to learn a weight w_p for each position of the patch.
         num_data: number of training images if known; caps M.
@@ -70,19 +70,9 @@ class ConvGP(SVGP):
         refit: bool = True,
         jitter: float = 1e-6,
     ) -> None:
-        side = round(num_inputs**0.5)
-        shape = (side, side) if image_shape is None else tuple(image_shape)
-        pixels = 1
-        for size in shape:
-            pixels *= int(size)
-        if pixels != num_inputs:
-            raise ConfigError(
-                f"image_shape={list(shape)} does not hold {num_inputs} inputs; expected [height, "
-                "width] or [channels, height, width] with that many pixels"
-            )
+        shape = shape_of_images(num_inputs, image_shape)
         sides = (patch_size, patch_size) if isinstance(patch_size, int) else tuple(patch_size)
-        channels = shape[0] if len(shape) == 3 else 1
-        patch_kernel = for_inputs(kernel, channels * sides[0] * sides[1])
+        patch_kernel = for_inputs(kernel, shape.channels * sides[0] * sides[1])
         images = Convolutional(patch_kernel, shape, sides, weighted=weighted)
         super().__init__(
             kernel=images,

@@ -7,9 +7,10 @@ from torch import nn
 from torch.nn import functional
 
 from gpx.errors import ConfigError
+from gpx.kernels.convolutional import ImageShape
 from gpx.methods.deep import draws_of
-from gpx.methods.deep.backbones import convolutional_features, shape_of_images
-from gpx.methods.deep.convolutions import BatchNorm, DroppedConvolution, ImageShape, ResidualBlock
+from gpx.methods.deep.backbones import convolutional_features
+from gpx.methods.deep.convolutions import BatchNorm, DroppedConvolution, ResidualBlock
 
 pytestmark = pytest.mark.usefixtures("float64_by_default")
 
@@ -166,17 +167,6 @@ def test_masks_are_of_each_row_in_training_and_of_a_function_in_prediction():
     with draws_of(layer, draws(), shared=True):
         first, second = layer(x)
     assert torch.equal(first, second)
-
-
-def test_shapes_of_images():
-    assert shape_of_images(64) == (1, 8, 8)
-    assert shape_of_images(3072) == (3, 32, 32)
-    assert shape_of_images(60, (3, 4, 5)) == (3, 4, 5)
-    assert shape_of_images(20, (4, 5)) == (1, 4, 5)
-    with pytest.raises(ConfigError, match="60 inputs are no square image of one or three"):
-        shape_of_images(60)
-    with pytest.raises(ConfigError, match=r"image_shape=\[3, 4\] does not hold 60 inputs"):
-        shape_of_images(60, (3, 4))
 
 
 @pytest.mark.parametrize(

@@ -21,12 +21,11 @@ def data(n=20):
 
 
 def model(likelihood=None, **options):
-    given = {"patch_size": 3, "num_inducing": 7, "jitter": 0.0, **options}
+    given = {"num_inputs": 25, "patch_size": 3, "num_inducing": 7, "jitter": 0.0, **options}
     return ConvGP(
         kernel=RBF(None, 1.0, 1.5),
         mean=Zero(),
         likelihood=Gaussian(0.1) if likelihood is None else likelihood,
-        num_inputs=25,
         **given,
     )
 
@@ -135,6 +134,11 @@ def test_classes_and_pieces(monkeypatch):
 def test_invalid_options_are_refused(options, words):
     with pytest.raises(ConfigError, match=words):
         model(**options)
+
+
+def test_images_of_three_channels_need_no_shape():
+    made = model(num_inputs=3 * 6 * 6, patch_size=2)
+    assert made.kernel.image_shape == (3, 6, 6)
 
 
 def test_unsupported_kernels_are_refused():
