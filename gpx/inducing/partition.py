@@ -308,19 +308,27 @@ def require_regions(value: Partition, name: str) -> Partition:
 
 
 def choose_num_blocks(
-    asked: int | None, partition: Partition, x: Tensor, rows_per_block: int, name: str
+    asked: int | None,
+    partition: Partition,
+    x: Tensor,
+    rows_per_block: int,
+    name: str,
+    *,
+    chosen: int | None = None,
 ) -> tuple[int, str]:
     """Number of blocks for inputs x (n, d), and the reason in words, empty if it was given.
 
     Args:
         asked: the option; None: about ``rows_per_block`` rows each, or fixed by the partition.
         name: of the option, for messages.
+        chosen: the number that was chosen for earlier inputs, which as ``asked`` counts as None.
 
     Raises:
         DataError: more blocks than rows.
         ConfigError: another number than the partition has.
     """
     n, own = len(x), partition.num_blocks(x)
+    asked = None if asked == chosen else asked
     if own is not None:
         if asked not in (None, own):
             raise ConfigError(

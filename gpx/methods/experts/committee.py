@@ -97,8 +97,10 @@ class Committee(Model):
         """
         if self.rule == "grbcm" and self.partition.num_blocks(x) not in (None, 1):
             raise _no_communication_expert("that fixes the number of blocks")
-        asked = None if self.num_experts == self._chosen else self.num_experts
-        count, reason = choose_num_blocks(asked, self.partition, x, ROWS_PER_EXPERT, "num_experts")
+        count, reason = choose_num_blocks(
+            *(self.num_experts, self.partition, x, ROWS_PER_EXPERT, "num_experts"),
+            chosen=self._chosen,
+        )
         self.num_experts, self._chosen = count, count if reason else None
         return {"num_experts": (count, reason)} if reason else {}
 

@@ -129,8 +129,9 @@ class LocalExperts(Model):
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
         """As in ``Model``: sets the number of experts, anew for other data if none was given."""
         per_expert = self.points_per_expert or ROWS_PER_EXPERT
-        asked = None if self.num_experts == self._chosen else self.num_experts
-        count, reason = choose_num_blocks(asked, self.partition, x, per_expert, "num_experts")
+        count, reason = choose_num_blocks(
+            *(self.num_experts, self.partition, x, per_expert, "num_experts"), chosen=self._chosen
+        )
         self.num_experts, self._chosen = count, count if reason else None
         self._make_own()
         return {"num_experts": (count, reason)} if reason else {}

@@ -113,6 +113,7 @@ class EffectivePrior(Model):
     mean: Mean
     likelihood: Gaussian
     labels: Tensor
+    _chosen: int | None = None  # the number of blocks if it was chosen for data, not given
 
     def __init__(
         self,
@@ -200,19 +201,22 @@ class EffectivePrior(Model):
         self.regions.place(placed, torch.ones(num_inputs))
 
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
-        """As in ``Model``: M, if more points were asked for than there are rows, and K."""
+        """As in ``Model``: M, if more points were asked for than there are rows, and K.
+
+        K is chosen anew for other data if it was not given.
+        """
         self.features.require(self.kernel)
         settled = describe_num_inducing(self._asked, self.num_inducing)
         if self._has_partition:
             size = self.num_inducing if self.block_size is None else self.block_size
             count, reason = choose_num_blocks(
-                self.num_blocks, self.partition, x, size, "num_blocks"
+                *(self.num_blocks, self.partition, x, size, "num_blocks"), chosen=self._chosen
             )
             if reason:
                 settled["num_blocks"] = (count, reason)
             if self.block_size is not None:
                 settled["block_size"] = (None, "replaced by num_blocks")
-            self.num_blocks, self.block_size = count, None
+            self.num_blocks, self._chosen = count, count if reason else None
         return settled
 
     @property

@@ -197,6 +197,21 @@ def test_blocks_are_clusters_of_the_inputs_with_a_size_that_fits(prior):
 
 
 @pytest.mark.parametrize(
+    ("options", "counts"),
+    [({}, [8, 4]), ({"block_size": 5}, [12, 6]), ({"num_blocks": 3}, [3, 3])],
+)
+def test_a_number_of_blocks_that_was_not_given_is_chosen_anew_for_other_rows(options, counts):
+    x, y, _ = data(60)
+    model = EffectivePrior(**parts(), num_inputs=2, num_inducing=8, prior="pic", **options).double()
+    found = []
+    for size in (60, 30):
+        model.initialise(x[:size], y[:size], generator=torch.Generator().manual_seed(1))
+        found.append(model.num_blocks)
+    assert found == counts
+    assert len(model.regions) == counts[1]
+
+
+@pytest.mark.parametrize(
     ("prior", "partition"),
     [
         ("pitc", RandomBlocks()),
