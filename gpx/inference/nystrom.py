@@ -284,6 +284,33 @@ class NystromSums:
         return [replace(self, projected=a, squared_residual=r) for a, r in columns]
 
 
+class GramSum:
+    """Sum over blocks of left^T right, a symmetric (M, M): float64 sums of products in ``dtype``.
+
+    Args:
+        zeros (M, M): float64; the sum is made in place.
+        dtype: of the blocks.
+    """
+
+    def __init__(self, zeros: Tensor, dtype: torch.dtype) -> None:
+        self._total = zeros
+        self._products = zeros if dtype == zeros.dtype else torch.zeros_like(zeros, dtype=dtype)
+
+    def add(self, left: Tensor, right: Tensor) -> None:
+        """Add left^T right of a block, (b, M) both. Fastest where ``left is right``."""
+        m = len(self._total)
+        rows = GRAM_BYTES // (m * left.element_size()) if left.is_cpu else len(left)
+        for part in row_slices(len(left), max(1, rows)):
+            add_lower_product(self._products, left[part].mT, right[part])
+        if self._products is not self._total:
+            self._total += self._products
+            self._products.zero_()
+
+    def matrix(self) -> Tensor:
+        """The sum (M, M), float64."""
+        return self._total.tril() + self._total.tril(-1).mT
+
+
 def nystrom_sums(store: BlockStore, residual: Tensor) -> NystromSums:
     """One pass over the data: n M^2 / 2 (triangular solve) + n M^2 / 2 (Gram) multiply-adds.
 
@@ -292,18 +319,14 @@ def nystrom_sums(store: BlockStore, residual: Tensor) -> NystromSums:
         residual (n,) or (n, p): r = y - m(x), of one or of p outputs.
     """
     x, m = store.x, store.whitener.z.shape[0]
-    total = torch.zeros(m, m, dtype=torch.float64, device=x.device)
-    partial = total if store.dtype == total.dtype else torch.zeros_like(total, dtype=store.dtype)
+    gram = GramSum(torch.zeros(m, m, dtype=torch.float64, device=x.device), store.dtype)
     residual = residual.to(store.dtype)
     projected = torch.zeros(m, *residual.shape[1:], dtype=torch.float64, device=x.device)
     trace_error: Tensor | None = None
     clamped = torch.empty(x.shape[0], dtype=torch.bool, device=x.device)
     for rows, block in store:
-        add_gram(partial, block, block)
-        if partial is not total:
-            total += partial
-            partial.zero_()
-        if partial is total and projected.ndim == 1:
+        gram.add(block, block)
+        if block.dtype == projected.dtype and projected.ndim == 1:
             projected.addmv_(block.mT, residual[rows])
         else:
             projected += block.mT @ residual[rows]
@@ -313,16 +336,5 @@ def nystrom_sums(store: BlockStore, residual: Tensor) -> NystromSums:
         trace_error = error if trace_error is None else trace_error + error
     if trace_error is None:
         trace_error = torch.zeros((), dtype=torch.float64, device=x.device)
-    gram = total.tril() + total.tril(-1).mT
     squared = residual.double().square().sum(0)
-    return NystromSums(gram, projected, trace_error, squared, clamped)
-
-
-def add_gram(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add the lower triangle of left^T right, a symmetric (M, M), to ``total``, in place.
-
-    Entries above the diagonal are not meaningful afterwards. Fastest where ``left is right``.
-    """
-    rows = GRAM_BYTES // (len(total) * left.element_size()) if left.is_cpu else len(left)
-    for part in row_slices(len(left), max(1, rows)):
-        add_lower_product(total, left[part].mT, right[part])
+    return NystromSums(gram.matrix(), projected, trace_error, squared, clamped)

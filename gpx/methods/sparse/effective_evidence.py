@@ -15,7 +15,7 @@ from gpx.errors import ConfigError
 from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.inference.kernel_gradient import KernelGradient
 from gpx.inference.log_density import LogDensityGradient, LogDensityTerms
-from gpx.inference.nystrom import BlockStore, factorise
+from gpx.inference.nystrom import BlockStore, GramSum, factorise
 from gpx.inference.nystrom_matrix import InnerFactor
 from gpx.inference.padded_rows import batch_bytes
 from gpx.kernels.base import Kernel
@@ -172,8 +172,7 @@ def _gradient(
     low_complement = complement.to(store.dtype)
     by_residual, by_noise = torch.empty_like(residual), s.new_empty(len(residual))
     mean_to_cross = torch.linalg.solve_triangular(upper, low_mean.unsqueeze(1), upper=True)
-    moment = torch.zeros_like(factor)
-    partial = moment if store.dtype == moment.dtype else torch.zeros_like(moment, dtype=store.dtype)
+    aca = GramSum(torch.zeros_like(factor), store.dtype)
     for number, (rows, block) in enumerate(store):
         known = found.parts[number] if found.parts else None
         own_noise = s[rows] if s.ndim else s
@@ -186,17 +185,13 @@ def _gradient(
         gap = residual[rows].to(store.dtype) - block @ low_mean
         weights = part.solve(gap.unsqueeze(1)).squeeze(1)
         by_residual[rows] = -weights.to(residual.dtype)
-        weight, own = part.gradient(rows, block, low_complement, weights, kernel_gradient, partial)
+        weight, own = part.gradient(rows, block, low_complement, weights, kernel_gradient, aca)
         by_noise[rows] = -0.5 * own
-        if partial is not moment:
-            moment += partial
-            partial.zero_()
         column = weight.mT  # in LAPACK's layout, so it is solved in place
         torch.linalg.solve_triangular(upper, column, upper=True, out=column)
         weight.addr_(weights, mean_to_cross.squeeze(1))
         kernel_gradient.add_cross(rows, weight.to(residual.dtype))
-    moment = -moment.tril() - moment.tril(-1).mT
-    moment += complement @ found.sums.gram + torch.outer(beta, beta)
+    moment = complement @ found.sums.gram + torch.outer(beta, beta) - aca.matrix()
     low = torch.linalg.solve_triangular(factor.mT, moment, upper=True)
     inducing = -0.5 * torch.linalg.solve_triangular(factor, low, upper=False, left=False)
     inducing = 0.5 * (inducing + inducing.mT)

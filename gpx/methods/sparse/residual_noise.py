@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gpx.errors import NotPositiveDefinite
 from gpx.inference.kernel_gradient import KernelGradient
-from gpx.inference.nystrom import BlockStore, NystromSums, add_gram, nystrom_sums
+from gpx.inference.nystrom import BlockStore, GramSum, NystromSums, nystrom_sums
 from gpx.inference.nystrom_matrix import InnerFactor
 from gpx.linalg import cholesky
 from gpx.methods.sparse.block_batches import Batches, BlockBatch
@@ -54,7 +54,7 @@ class ResidualNoise(ABC):
         complement: Tensor,
         weights: Tensor,
         kernel_gradient: KernelGradient,
-        aca: Tensor,
+        aca: GramSum,
     ) -> tuple[Tensor, Tensor]:
         """Contribution of these rows to the gradient of the evidence, with S = Q_xx + D.
 
@@ -65,7 +65,7 @@ class ResidualNoise(ABC):
             complement (M, M): I - B^{-1}.
             weights (b,): p = S^{-1} r.
             kernel_gradient: -G / 2, the gradient with respect to the entries of K in R, is added.
-            aca (M, M): the lower triangle of A C A^T is added; the upper one is arbitrary.
+            aca: A C A^T is added.
 
         Returns:
             D^{-1} A^T (I - B^{-1}) - C A^T (b, M), and the diagonal (b,) of S^{-1} - p p^T in
@@ -117,7 +117,7 @@ class DiagonalNoise(ResidualNoise):
         complement: Tensor,
         weights: Tensor,
         kernel_gradient: KernelGradient,
-        aca: Tensor,
+        aca: GramSum,
     ) -> tuple[Tensor, Tensor]:
         """C_nn = a_n^T B^{-1} a_n / D_nn^2 + p_n^2, or 1 / D_nn where clamped. Cost: 1.5 b M^2."""
         found = block @ complement
@@ -129,7 +129,7 @@ class DiagonalNoise(ResidualNoise):
         c = torch.where(self.clamped, scale, c)
         kernel_gradient.add_diagonal(rows, (0.5 * (c - scale)).to(kernel_gradient.x.dtype))
         torch.mul(block, c.sqrt().unsqueeze(1), out=work)
-        add_gram(aca, work, work)
+        aca.add(work, work)
         found *= scale.unsqueeze(1)
         return found.addcmul_(block, c.unsqueeze(1), value=-1.0), own
 
@@ -205,7 +205,7 @@ class BlockNoise(ResidualNoise):
         complement: Tensor,
         weights: Tensor,
         kernel_gradient: KernelGradient,
-        aca: Tensor,
+        aca: GramSum,
     ) -> tuple[Tensor, Tensor]:
         """C = D^{-1} A^T B^{-1} A D^{-1} + p p^T. Cost: 1.5 b M^2 + 3 b^2 M + b^3."""
         low, weights = self._padded(block), self._padded(weights.unsqueeze(1))
@@ -223,7 +223,7 @@ class BlockNoise(ResidualNoise):
             weight = (-0.5 * inverse).to(kernel_gradient.x.dtype)
             kernel_gradient.add_groups(rows, self.batch.covariances, weight)
         product = c @ low
-        add_gram(aca, low.flatten(0, -2), product.flatten(0, -2))
+        aca.add(low.flatten(0, -2), product.flatten(0, -2))
         found -= product
         return self._unpadded(found), self._unpadded(diagonal).double()
 
@@ -304,11 +304,10 @@ def effective_sums(
             sums = nystrom_sums(store, residual)
             return EffectiveSums(sums, noise.new_ones(()), noise.log().sum(), [])
         return EffectiveSums(nystrom_sums(store, residual), noise, len(x) * noise.log(), [])
-    total = torch.zeros(m, m, dtype=torch.float64, device=x.device)
-    partial = total if store.dtype == total.dtype else torch.zeros_like(total, dtype=store.dtype)
+    projected = torch.zeros(m, dtype=torch.float64, device=x.device)
+    gram = GramSum(projected.new_zeros(m, m), store.dtype)
     residual = residual.to(store.dtype)
-    projected = total.new_zeros(m)
-    trace_error, squared, logdet = total.new_zeros(()), total.new_zeros(()), total.new_zeros(())
+    trace_error, squared, logdet = (projected.new_zeros(()) for _ in range(3))
     clamped = torch.empty(len(x), dtype=torch.bool, device=x.device)
     parts: list[ResidualNoise] = []
     for number, (rows, block) in enumerate(store):
@@ -318,15 +317,11 @@ def effective_sums(
         if keep_parts:
             parts.append(part)
         white, target = part.whiten(block), part.whiten(residual[rows].unsqueeze(1)).squeeze(1)
-        add_gram(partial, white, white)
-        if partial is not total:
-            total += partial
-            partial.zero_()
+        gram.add(white, white)
         projected += white.mT @ target
         squared += target.double().square().sum()
         logdet += part.logdet()
         trace_error += part.trace
         clamped[rows] = part.clamped
-    gram = total.tril() + total.tril(-1).mT
-    sums = NystromSums(gram, projected, trace_error, squared, clamped)
-    return EffectiveSums(sums, total.new_ones(()), logdet, parts)
+    sums = NystromSums(gram.matrix(), projected, trace_error, squared, clamped)
+    return EffectiveSums(sums, projected.new_ones(()), logdet, parts)
