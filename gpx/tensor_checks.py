@@ -84,6 +84,11 @@ def own_number(owner: nn.Module) -> Tensor:
     return next(found, torch.zeros((), dtype=torch.float64))
 
 
+def validation(batch: Tensor) -> bool | None:
+    """``validate_args`` of a distribution: torch's validation fails on an empty batch."""
+    return None if batch.numel() else False
+
+
 def is_number(value: object) -> TypeGuard[float]:
     """Whether ``value`` is an int or a float, and no bool."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)

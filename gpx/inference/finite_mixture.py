@@ -6,6 +6,7 @@ from torch import Tensor
 from torch.distributions import Categorical, MixtureSameFamily, Normal
 
 from gpx.methods.base.posterior import Marginals
+from gpx.tensor_checks import validation
 
 
 def mixture_moments(parts: Marginals, weights: Tensor | None = None) -> Marginals:
@@ -34,7 +35,5 @@ def gaussian_mixture(parts: Marginals, weights: Tensor | None = None) -> Mixture
     if weights is None:
         weights = parts.mean.new_ones(count)
     share = Categorical(probs=weights.to(parts.mean).view(count, -1).mT.expand(rows, count))
-    # torch's validation of arguments fails on an empty batch
-    checked = None if rows else False
     normals = Normal(parts.mean.mT, parts.variance.mT.sqrt())
-    return MixtureSameFamily(share, normals, validate_args=checked)
+    return MixtureSameFamily(share, normals, validate_args=validation(parts.mean))

@@ -19,6 +19,7 @@ from torch.distributions import (
 from gpx.constructed import Constructed
 from gpx.errors import ConfigError, NotAvailable, ShapeError, class_name
 from gpx.likelihoods.row_noise import RowNoise
+from gpx.tensor_checks import validation
 
 Task = Literal["regression", "binary", "multiclass", "ordinal", "count", "proportion"]
 
@@ -41,8 +42,7 @@ def class_law(probabilities: Tensor) -> Categorical:
     smallest normal number.
     """
     logits = probabilities.clamp_min(torch.finfo(probabilities.dtype).tiny).log()
-    # torch's validation of arguments fails on an empty batch
-    return Categorical(logits=logits, validate_args=None if logits.numel() else False)
+    return Categorical(logits=logits, validate_args=validation(logits))
 
 
 class Curvature(NamedTuple):

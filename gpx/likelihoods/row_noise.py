@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.distributions import Distribution, MixtureSameFamily, Normal
 
 from gpx.errors import ConfigError
+from gpx.tensor_checks import validation
 
 
 class RowNoise(NamedTuple):
@@ -68,8 +69,8 @@ class RowNoise(NamedTuple):
             parts = law.component_distribution
             known = self.known.to(parts.mean).unsqueeze(-1)
             noisy = Normal(parts.mean, (parts.variance + known).sqrt())
-            checked = None if len(known) else False  # torch's validation fails on an empty batch
-            return MixtureSameFamily(law.mixture_distribution, noisy, validate_args=checked)
+            share = law.mixture_distribution
+            return MixtureSameFamily(share, noisy, validate_args=validation(known))
         return Normal(law.mean, (law.variance + self.known.to(law.mean)).sqrt())
 
     def concatenated(self, more: RowNoise) -> RowNoise:

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, MixtureSameFamily, Normal
 
+from gpx.tensor_checks import validation
+
 
 def scale_mixture(
     mean: Tensor, variance: Tensor, own: Tensor, log_weights: Tensor
@@ -25,8 +27,7 @@ def scale_mixture(
     """
     deviation = (variance.clamp_min(0.0).unsqueeze(-1) + own).sqrt()
     parts = Normal(mean.unsqueeze(-1).expand_as(deviation), deviation)
-    # torch's validation of arguments fails on an empty batch
-    checked = None if deviation.numel() else False
+    checked = validation(deviation)
     share = Categorical(logits=log_weights.expand_as(deviation), validate_args=checked)
     return MixtureSameFamily(share, parts, validate_args=checked)
 

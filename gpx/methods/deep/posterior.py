@@ -21,7 +21,7 @@ from gpx.methods.deep.draws import draws_of, held, is_random, random_layers
 from gpx.methods.deep.inducing_layer import InducingLayer
 from gpx.methods.deep.layer import GPLayer
 from gpx.methods.deep.network import Network
-from gpx.tensor_checks import check_inputs
+from gpx.tensor_checks import check_inputs, validation
 
 PREDICT_CHUNK = 512
 """Test rows per pass of a prediction."""
@@ -224,7 +224,7 @@ class NetworkPosterior(Posterior):
         return MixtureSameFamily(
             Categorical(probs=share),
             likelihood.predictive(mean.movedim(0, 1), variance.movedim(0, 1)),
-            validate_args=_checked(share),
+            validate_args=validation(share),
         )
 
     def predictive_of_rows(
@@ -275,13 +275,8 @@ def _mixture_of_outputs(
     deviation = (variance + likelihood.noise_of_rows(noise)).sqrt()
     parts = Normal(mean.movedim(0, -1), deviation.movedim(0, -1))
     share = mean.new_ones(*mean.shape[1:], len(mean))
-    mixture = MixtureSameFamily(Categorical(probs=share), parts, validate_args=_checked(share))
+    mixture = MixtureSameFamily(Categorical(probs=share), parts, validate_args=validation(share))
     return Independent(mixture, 1)
-
-
-def _checked(batch: Tensor) -> bool | None:
-    """``validate_args`` of a distribution: torch's validation fails on an empty batch."""
-    return None if batch.numel() else False
 
 
 def _one_thread() -> AbstractContextManager[object]:
