@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from draws import draw
+from torch.nn.utils import parametrize
 
 from gpx.backends import Entries
 from gpx.backends.entries import Scratch, call_with, gradients, in_double
@@ -147,6 +148,11 @@ def test_a_call_in_double_is_that_of_a_copy_in_double_with_gradients(make):
     assert all(after[name] is held[name] for name in held)
     assert all(torch.equal(after[name], value) for name, value in before.items())
     assert in_double(wide, lambda k: k) is wide
+    with parametrize.cached():  # as on a GPU; positive parameters stay those that were kept
+        kept = in_double(kernel, lambda k: k.evaluate(x))
+    assert kept.dtype == torch.float64
+    torch.testing.assert_close(kept, want, rtol=1e-5, atol=1e-6)
+    assert all(after[name] is held[name] for name in held)
 
 
 def test_scratch_is_used_again():
