@@ -220,8 +220,8 @@ def notes(plane: Rows) -> list[str]:
         return NOTES
     return [
         *NOTES,
-        f"E2 fails at {' and '.join(failed)} points an axis: where grid points are nearly a "
-        "lengthscale apart, no variant resolves the kernel.",
+        f"E2 fails at {' and '.join(failed)} points an axis: grid points are more than half a "
+        "lengthscale apart there, and no variant resolves the kernel.",
     ]
 
 
@@ -336,7 +336,7 @@ def main() -> None:
             "Predictions, two inputs": plane,
         },
         judged(function, matrix, line, plane),
-        hidden=["inputs", "n"],
+        hidden=["inputs", "n", "seconds", "seconds, exact"],
     )
 
 
