@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gpx.constants import LOG_TWO_PI
-from gpx.inference.auxiliary import AuxiliarySolver
+from gpx.inference.auxiliary import AuxiliarySolver, quadratic_lower, quadratic_upper
 from gpx.inference.exact_solver import require_finite
 from gpx.inference.noisy_kernel import NoisyKernel
 from gpx.inference.nystrom_matrix import NystromMatrix, tight_gap
@@ -73,22 +73,6 @@ def logdet_upper_tight(
 
 
 # -- y^T K^{-1} y ---------------------------------------------------------------------------------
-
-
-def quadratic_lower(target: Tensor, vector: Tensor, residual: Tensor) -> Tensor:
-    """v^T (y + r) = 2 y^T v - v^T K v <= y^T K^{-1} y, for every v.
-
-    Source: Burt thesis, sections 2.4.2 and 4.3.1.
-    """
-    return torch.dot(vector, target + residual).double()
-
-
-def quadratic_upper(
-    nystrom: NystromMatrix, target: Tensor, vector: Tensor, residual: Tensor
-) -> Tensor:
-    """v^T (y + r) + r^T Q^{-1} r >= y^T K^{-1} y, for every v. Source: as ``quadratic_lower``."""
-    excess = torch.dot(residual, nystrom.solve(residual)).double()
-    return quadratic_lower(target, vector, residual) + excess
 
 
 def titsias_quadratic(nystrom: NystromMatrix, target: Tensor) -> Tensor:

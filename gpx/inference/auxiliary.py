@@ -139,8 +139,8 @@ class AuxiliarySolver:
         )
         vector, residual, report = found.solution, found.residual, found.report
         if not report.converged:
-            kept = _upper_quadratic(nystrom, target, vector, residual)
-            if not kept <= _upper_quadratic(nystrom, target, torch.zeros_like(target), target):
+            kept = quadratic_upper(nystrom, target, vector, residual)
+            if not kept <= quadratic_upper(nystrom, target, torch.zeros_like(target), target):
                 vector, residual = torch.zeros_like(target), target.clone()
                 report = SolveReport(report.iterations, 1.0, False, f"{report.reason}; v = 0 kept")
             if warn:
@@ -168,9 +168,17 @@ def _gap(nystrom: NystromMatrix, residual: Tensor) -> float:
     return 0.5 * float(torch.dot(residual, nystrom.solve(residual)))
 
 
-def _upper_quadratic(
+def quadratic_lower(target: Tensor, vector: Tensor, residual: Tensor) -> Tensor:
+    """v^T (y + r) = 2 y^T v - v^T K v <= y^T K^{-1} y with r = y - K v, for every v.
+
+    Source: Burt thesis, sections 2.4.2 and 4.3.1.
+    """
+    return torch.dot(vector, target + residual).double()
+
+
+def quadratic_upper(
     nystrom: NystromMatrix, target: Tensor, vector: Tensor, residual: Tensor
-) -> float:
-    """r^T Q^{-1} r + v^T (y + r), above y^T K^{-1} y for every v."""
-    value = torch.dot(residual, nystrom.solve(residual)) + torch.dot(vector, target + residual)
-    return float(value)
+) -> Tensor:
+    """v^T (y + r) + r^T Q^{-1} r >= y^T K^{-1} y, for every v. Source: as ``quadratic_lower``."""
+    excess = torch.dot(residual, nystrom.solve(residual)).double()
+    return quadratic_lower(target, vector, residual) + excess

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gpx.inference.auxiliary import quadratic_lower
 from gpx.inference.nystrom import NystromSums
 from gpx.inference.nystrom_matrix import NystromMatrix
 from gpx.inference.rounding import entry_rounding, evidence_rounding, factor_rounding, kernel_size
@@ -127,7 +128,7 @@ def kl_upper_bound_cg(
     above = (nystrom.sums.squared_residual - torch.dot(nystrom.sums.projected, weights)) / (
         nystrom.noise
     )
-    below = torch.dot(vector, target + residual).double()
+    below = quadratic_lower(target, vector, residual)
     excess = (above - below).clamp(min=0.0)
     size = ROUNDING * (nystrom.sums.squared_residual / nystrom.noise + vector.abs() @ target.abs())
     store = nystrom.store

@@ -19,14 +19,12 @@ from gpx.diagnostics.evidence_bounds import (
     logdet_lower,
     logdet_upper,
     logdet_upper_tight,
-    quadratic_lower,
-    quadratic_upper,
     titsias_quadratic,
     titsias_upper_bound,
 )
 from gpx.errors import DataError
 from gpx.inducing import GreedyConditionalVariance
-from gpx.inference.auxiliary import AuxiliarySolver
+from gpx.inference.auxiliary import AuxiliarySolver, quadratic_lower, quadratic_upper
 from gpx.inference.nystrom_matrix import NystromMatrix
 from gpx.kernels import RBF, Matern32, Matern52
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gpx.constants import LOG_TWO_PI
 from gpx.errors import ConfigError
-from gpx.inference.auxiliary import Auxiliary, AuxiliarySolver
+from gpx.inference.auxiliary import Auxiliary, AuxiliarySolver, quadratic_lower
 from gpx.inference.exact_solver import require_finite
 from gpx.inference.kernel_gradient import KernelGradient
 from gpx.inference.log_density import LogDensityGradient
@@ -83,7 +83,7 @@ def cg_lower_bound(
             tight = tight_gap(matrix, nystrom, kernel.diagonal(x).detach())
         slack = n * s + sums.trace_error
         residual_fit = (sums.squared_residual - torch.dot(sums.projected, inner.weights)) / s
-        aligned = torch.dot(v, target.detach() + r).double()
+        aligned = quadratic_lower(target.detach(), v, r)
         terms = CollapsedTerms(
             fit=-0.5 * (residual_fit + aligned),
             complexity=-inner.factor.diagonal().log().sum(),
