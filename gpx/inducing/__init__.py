@@ -20,8 +20,8 @@ measures them, before and after training):
 
 In Python ``Given(points)`` takes points of one's own.
 
-``ivm`` and ``information_gain`` (``InformativeVectors``) choose rows for a subset of data
-(approx=sod), by the noise and the targets as well.
+``ivm`` and ``information_gain`` (``InformativeVectors``) are made for a subset of data
+(approx=sod); they choose by the noise and the targets as well.
 """
 
 from gpx.inducing.base import Selection, Selector, require_selector

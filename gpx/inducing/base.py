@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -9,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from gpx.errors import ConfigError, DataError, ShapeError
+from gpx.errors import ConfigError, DataError, ShapeError, class_name
 from gpx.kernels.base import Kernel
 from gpx.tensor_checks import check_at_least, check_inputs
 
@@ -104,6 +105,52 @@ class Selector(ABC):
     ) -> Tensor:
         """Inducing inputs (M, d), a new tensor; see ``select``."""
         return self.select(x, kernel, num_inducing, generator=generator).points
+
+
+class TargetSelector(Selector):
+    """A selector that chooses by targets and noise as well: ``_select`` asks ``_targets``."""
+
+    needs_targets = True
+    _residual: Tensor | None = None
+    _noise: Tensor | None = None
+
+    def given(self, residual: Tensor, noise: Tensor) -> TargetSelector:
+        """A copy that knows the targets; see ``Selector.given``.
+
+        Raises:
+            DataError: targets that are not finite.
+            ShapeError: more than one target.
+        """
+        if residual.ndim != 1:
+            raise ShapeError(
+                f"{class_name(self)}: targets must be a vector (n,), got {tuple(residual.shape)}; "
+                "choose points for several targets by the inputs, such as by KMeans()"
+            )
+        if not bool(torch.isfinite(residual).all()):
+            raise DataError(
+                "inducing points cannot be selected: the targets hold NaN or infinite values; "
+                "clean the data"
+            )
+        found = copy.copy(self)
+        found._residual, found._noise = residual.detach(), noise.detach()
+        return found
+
+    def _targets(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Residuals and noise variances (n,) of the rows x (n, d).
+
+        Raises:
+            ConfigError: ``given`` was not called.
+            ShapeError: it was called with another number of targets.
+        """
+        if self._residual is None or self._noise is None:
+            raise ConfigError(
+                f"{class_name(self)} chooses by the targets: call given(y - mean, noise) before"
+            )
+        if len(self._residual) != len(x):
+            raise ShapeError(
+                f"{class_name(self)}: {len(x)} inputs and {len(self._residual)} targets"
+            )
+        return self._residual, self._noise.expand(len(x))
 
 
 def random_rows(n: int, size: int, x: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -8,8 +8,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError, DataError, ShapeError
-from gpx.inducing.base import Selection, Selector, fill_with_random_rows, random_rows
+from gpx.errors import ConfigError
+from gpx.inducing.base import Selection, TargetSelector, fill_with_random_rows, random_rows
 from gpx.kernels.base import Kernel
 from gpx.tensor_checks import check_at_least
 
@@ -20,7 +20,7 @@ EXHAUSTED = 1e-10
 points chosen before: the rest is rounding, and repeated inputs are such candidates."""
 
 
-class GreedyRegression(Selector):
+class GreedyRegression(TargetSelector):
     """Each new point is the training input that improves the subset of regressors most.
 
     "residual": it leaves the smallest residual sum of squares |y - K_xz a|^2, a by least squares
@@ -44,47 +44,16 @@ class GreedyRegression(Selector):
     Gaussian process regression; Rasmussen and Williams (2006), section 8.3.1.
     """
 
-    needs_targets = True
-    _residual: Tensor | None = None
-    _noise: Tensor | None = None
-
     def __init__(self, score: Score = "evidence", max_candidates: int = 5_000) -> None:
         if score not in get_args(Score):
             raise ConfigError(f"score={score}: choose one of {', '.join(get_args(Score))}")
         check_at_least(1, max_candidates=max_candidates)
         self.score, self.max_candidates = score, max_candidates
 
-    def given(self, residual: Tensor, noise: Tensor) -> GreedyRegression:
-        """A copy that knows the targets; see ``Selector.given``.
-
-        Raises:
-            DataError: targets that are not finite.
-            ShapeError: more than one target.
-        """
-        if residual.ndim != 1:
-            raise ShapeError(
-                f"GreedyRegression: targets must be a vector (n,), got {tuple(residual.shape)}; "
-                "choose points for several targets by the inputs, such as by KMeans()"
-            )
-        if not bool(torch.isfinite(residual).all()):
-            raise DataError(
-                "inducing points cannot be selected: the targets hold NaN or infinite values; "
-                "clean the data"
-            )
-        found = copy.copy(self)
-        found._residual, found._noise = residual.detach().double(), noise.detach().double()
-        return found
-
     def _select(
         self, x: Tensor, kernel: Kernel, num_inducing: int, generator: torch.Generator | None
     ) -> Selection:
-        y, noise = self._residual, self._noise
-        if y is None or noise is None:
-            raise ConfigError(
-                "GreedyRegression chooses by the targets: call given(y - mean, noise) before"
-            )
-        if len(y) != len(x):
-            raise ShapeError(f"GreedyRegression: {len(x)} inputs and {len(y)} targets")
+        y, noise = self._targets(x)
         rows = torch.arange(len(x), device=x.device)
         size = max(self.max_candidates, num_inducing)
         if len(x) > size:
@@ -92,7 +61,7 @@ class GreedyRegression(Selector):
         kernel = copy.deepcopy(kernel).double().requires_grad_(False)
         inputs = x[rows].double()
         chosen, left = self._greedy(
-            kernel.evaluate(inputs, inputs), y[rows], noise.expand(len(y))[rows], num_inducing
+            kernel.evaluate(inputs, inputs), y[rows].double(), noise[rows].double(), num_inducing
         )
         indices = rows[fill_with_random_rows(chosen, num_inducing, inputs, generator)]
         return Selection(x[indices].clone(), indices, len(chosen), left)

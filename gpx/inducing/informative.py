@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError, DataError
-from gpx.inducing.base import random_rows
+from gpx.inducing.base import Selection, TargetSelector, random_rows
 from gpx.kernels.base import Kernel
 from gpx.tensor_checks import check_at_least
 
 Score = Literal["entropy", "information_gain"]
 
 
-class InformativeVectors:
-    """Greedy choice of rows for a subset of data; unlike selectors it uses noise and targets.
+class InformativeVectors(TargetSelector):
+    """Greedy choice of rows by noise and targets, made for a subset of data.
 
     Each new row has the best score under the posterior given the rows before: "entropy", the
     decrease of its posterior entropy, log(1 + v / s) / 2 (the row of largest posterior variance;
@@ -37,6 +37,13 @@ class InformativeVectors:
             raise ConfigError(f"score={score}: choose one of {', '.join(get_args(Score))}")
         check_at_least(1, max_candidates=max_candidates)
         self.score, self.max_candidates = score, max_candidates
+
+    def _select(
+        self, x: Tensor, kernel: Kernel, num_inducing: int, generator: torch.Generator | None
+    ) -> Selection:
+        residual, noise = self._targets(x)
+        rows = self.rows(x, residual, kernel, noise, num_inducing, generator=generator)
+        return Selection(x[rows].clone(), rows)
 
     @torch.no_grad()
     def rows(

@@ -6,6 +6,9 @@ import torch
 from gpx.errors import ConfigError, DataError
 from gpx.inducing import InformativeVectors
 from gpx.kernels import RBF
+from gpx.likelihoods import Gaussian
+from gpx.means import Zero
+from gpx.models import SGPR
 
 NOISE = torch.tensor(0.1, dtype=torch.float64)
 
@@ -92,6 +95,23 @@ def test_candidates_are_a_subset_of_the_rows():
     among = torch.randperm(30, generator=torch.Generator().manual_seed(0))[:10]
     assert set(rows.tolist()) <= set(among.tolist())
     assert len(set(rows.tolist())) == 6
+
+
+def test_sparse_regressions_take_the_same_rows():
+    x, y, kernel = data()
+    selector = InformativeVectors("information_gain")
+    made = SGPR(
+        kernel=kernel,
+        mean=Zero(),
+        likelihood=Gaussian(0.1),
+        num_inputs=2,
+        num_inducing=8,
+        selector=selector,
+    ).double()
+    with torch.no_grad():
+        rows = selector.rows(x, y, kernel, made.likelihood.noise_variance, 8)
+    made.initialise(x, y, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(made.inducing_points, x[rows])
 
 
 def test_what_does_not_fit_is_said():

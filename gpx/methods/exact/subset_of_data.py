@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError, NotAvailable, class_name
-from gpx.inducing import InformativeVectors, Selector, Uniform
-from gpx.inducing.base import describe_num_inducing, fill_with_random_rows
+from gpx.inducing import Selector, Uniform
+from gpx.inducing.base import describe_num_inducing, fill_with_random_rows, require_selector
 from gpx.inducing.kmeans import distance_unit, nearest_centre
 from gpx.inference.leave_one_out import LeftOut
 from gpx.kernels.base import Kernel
@@ -34,9 +34,9 @@ class SubsetOfData(Model):
         kernel, mean, likelihood: the likelihood must be Gaussian.
         num_points: M.
         num_data: n if it is known; caps M.
-        selector: how ``initialise`` chooses rows: ``InformativeVectors`` or a selector of inducing
-            points. If a selector returns points that are no rows (``KMeans``), the nearest row to
-            each is taken. None: ``Uniform``.
+        selector: how ``initialise`` chooses rows, such as ``InformativeVectors``. If it returns
+            points that are no rows (``KMeans``), the nearest row to each is taken. None:
+            ``Uniform``.
 
     Attributes:
         rows (M,): the chosen rows of the training data; empty until ``initialise``.
@@ -59,17 +59,12 @@ class SubsetOfData(Model):
         likelihood: Gaussian,
         num_points: int = 1000,
         num_data: int | None = None,
-        selector: Selector | InformativeVectors | None = None,
+        selector: Selector | None = None,
     ) -> None:
         super().__init__()
         check_at_least(1, num_points=num_points, num_data=num_data)
         self.kernel, self.mean, self.likelihood = kernel, mean, likelihood
-        self.selector = Uniform() if selector is None else selector
-        if not isinstance(self.selector, (Selector, InformativeVectors)):
-            raise ConfigError(
-                f"{selector!r} chooses no rows: give a selector of gpx.inducing, such as "
-                "gpx.inducing.InformativeVectors()"
-            )
+        self.selector = Uniform() if selector is None else require_selector(selector, targets=True)
         self.num_points = num_points if num_data is None else min(num_points, num_data)
         self._asked = num_points
         self.register_buffer("rows", torch.zeros(0, dtype=torch.long))
@@ -86,16 +81,6 @@ class SubsetOfData(Model):
         Raises:
             DataError: fewer data than rows asked for.
         """
-        if isinstance(self.selector, InformativeVectors):
-            self.rows = self.selector.rows(
-                x,
-                y - self.mean(x),
-                self.kernel,
-                training_noise(self, x),
-                self.num_points,
-                generator=generator,
-            )
-            return
         selector = self.selector.given(y - self.mean(x), training_noise(self, x))
         selection = selector.select(x, self.kernel, self.num_points, generator=generator)
         rows = selection.indices
