@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from gpx.backends import row_slices
+from gpx.bases.sufficient_statistics import SufficientStatistics
 from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.kernels.base import Kernel
 from gpx.linalg import CholeskyReport, cholesky
@@ -260,6 +261,12 @@ class NystromSums:
     trace_error: Tensor
     squared_residual: Tensor
     clamped: Tensor
+
+    @classmethod
+    def of_features(cls, sums: SufficientStatistics) -> NystromSums:
+        """Sums of features A^T that are the whole model: there is no error of a trace."""
+        none = sums.squared.new_zeros(0)
+        return cls(sums.gram, sums.projected, none.sum(), sums.squared, none.bool())
 
     def summed_over(self, processes: Processes) -> NystromSums:
         """The sums over the data of all processes; ``clamped`` stays this process's."""

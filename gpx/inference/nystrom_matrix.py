@@ -17,8 +17,11 @@ from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.inference.noisy_kernel import NoisyKernel
 from gpx.inference.nystrom import BlockStore, NystromSums, factorise, nystrom_sums
 from gpx.kernels.base import Kernel
-from gpx.linalg import Capacitance, CholeskyReport, Woodbury, cholesky
-from gpx.linalg.triangular import inverse_lower
+from gpx.linalg import Capacitance, CholeskyReport, Woodbury
+from gpx.linalg.triangular import inverse_root
+
+INNER_NAME = "I + A A^T / noise of the inducing points"
+"""Of B, for error messages."""
 
 
 class InnerFactor(Capacitance):
@@ -31,7 +34,7 @@ class InnerFactor(Capacitance):
     """
 
     def __init__(self, sums: NystromSums, noise: Tensor) -> None:
-        super().__init__(sums.gram / noise, name="I + A A^T / noise of the inducing points")
+        super().__init__(sums.gram / noise, name=INNER_NAME)
         self._noise = noise
         self.weights = self._weights(sums)
 
@@ -43,11 +46,9 @@ class InnerFactor(Capacitance):
 
     def inverse_root(self) -> Tensor:
         """S (M, M), lower triangular with a positive diagonal, of B^{-1} = S S^T."""
-        # S lower needs B = U U^T with U = S^{-T} upper: B is factorised from its last row upwards
-        backwards = self.gram.flip(0, 1)
-        backwards.diagonal().add_(1.0)
-        lower, _ = cholesky(backwards, name="I + A A^T / noise of the inducing points")
-        return inverse_lower(lower).flip(0, 1).mT.contiguous()
+        inner = self.gram.clone()
+        inner.diagonal().add_(1.0)
+        return inverse_root(inner, name=INNER_NAME).contiguous()
 
     def _weights(self, sums: NystromSums) -> Tensor:
         return self.solve((sums.projected / self._noise).unsqueeze(1)).squeeze(1)

@@ -11,10 +11,13 @@ costs more than the zeros. Batches are not supported; callers flatten them.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from gpx.errors import ShapeError
+from gpx.linalg.cholesky import cholesky
 
 PANEL = 128
 """Rows per panel: small enough to skip most zeros, large enough to run at full speed."""
@@ -107,6 +110,21 @@ def inverse_lower(lower: Tensor) -> Tensor:
     torch.mm(last @ lower[half:, :half], first, out=out[half:, :half])
     out[half:, :half].neg_()
     return out
+
+
+def inverse_root(precision: Tensor, *, name: str, **options: Any) -> Tensor:
+    """S (m, m), lower triangular with a positive diagonal, of P^{-1} = S S^T.
+
+    Args:
+        precision (m, m): P, symmetric positive definite.
+        name, options: as for ``cholesky``.
+
+    Raises:
+        NotPositiveDefinite: P has no factor.
+    """
+    # S lower needs P = U U^T with U = S^{-T} upper: P is factorised from its last row upwards
+    lower, _ = cholesky(precision.flip(0, 1), name=name, **options)
+    return inverse_lower(lower).flip(0, 1).mT
 
 
 def add_lower_product(total: Tensor, left: Tensor, right: Tensor) -> None:

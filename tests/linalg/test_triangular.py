@@ -6,6 +6,7 @@ from gpx.errors import ShapeError
 from gpx.linalg.triangular import (
     PANEL,
     inverse_lower,
+    inverse_root,
     lower_lower_matmul,
     lower_matmul,
     lower_of_product,
@@ -42,3 +43,12 @@ def test_inverse(size, column_major):
 def test_inverse_wants_a_square_matrix():
     with pytest.raises(ShapeError, match="one square triangular matrix"):
         inverse_lower(torch.zeros(3, 4))
+
+
+def test_the_root_of_an_inverse_is_lower_triangular():
+    part = draw(7, 7)
+    precision = part @ part.mT + torch.eye(7, dtype=part.dtype)
+    root = inverse_root(precision, name="a precision")
+    assert torch.equal(root, root.tril())
+    assert bool((root.diagonal() > 0.0).all())
+    torch.testing.assert_close(root @ root.mT, torch.linalg.inv(precision))

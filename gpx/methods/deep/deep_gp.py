@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gpx.bases.random_directions import Directions
+from gpx.bases.sufficient_statistics import accumulate_statistics
 from gpx.inference.nystrom import NystromSums
 from gpx.inference.variational import raise_noise, row_scale
 from gpx.kernels.base import Kernel
@@ -210,30 +211,25 @@ class DeepGP(NetworkModel):
         The noise variance is set to its optimum if that is larger. It usually is: its initial value
         comes from an exact Gaussian process on a subset of the data, which fits better.
         """
-        assert isinstance(self.likelihood, Gaussian)
-        head = self.network.head
+        likelihood, head = self.likelihood, self.network.head
+        assert isinstance(likelihood, Gaussian)
         assert isinstance(head, GPLayer)
-        size, like = head.weights.num_inputs, torch.empty(0, dtype=torch.float64, device=x.device)
-        sums = NystromSums(
-            gram=like.new_zeros(size, size),
-            projected=like.new_zeros(size),
-            trace_error=like.new_zeros(()),
-            squared_residual=like.new_zeros(()),
-            clamped=like.bool(),
-        )
-        with draws_of(self.network, generator):
+
+        def blocks() -> Iterator[tuple[Tensor, Tensor, None]]:
             for rows, targets, _, known in batches_in_order(self, x, y, START_CHUNK):
                 features = head.features(self.network.body(rows)).double()
                 target = targets.double()
-                scale = row_scale(known, self.likelihood)
+                scale = row_scale(known, likelihood)
                 if scale is not None:
                     features, target = features * scale.unsqueeze(1), target * scale
-                sums.gram.addmm_(features.mT, features)
-                sums.projected.addmv_(features.mT, target)
-                sums.squared_residual.add_(target.square().sum())
+                yield features.mT, target, None
+
+        with draws_of(self.network, generator):
+            found = accumulate_statistics(blocks(), head.weights.num_inputs, x)
+        sums = NystromSums.of_features(found)
         if self.row_noise is None:
-            raise_noise(sums, len(x), self.likelihood)
-        noise = self.likelihood.noise_variance.double()
+            raise_noise(sums, len(x), likelihood)
+        noise = likelihood.noise_variance.double()
         precision = sums.gram / noise
         precision.diagonal().add_(1.0)
         factor, _ = cholesky(precision, name="the precision of the last layer's weights")

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from gpx.errors import ConfigError
-from gpx.linalg import cholesky
-from gpx.linalg.triangular import inverse_lower
+from gpx.linalg.triangular import inverse_root
 from gpx.methods.base.posterior import Marginals
 from gpx.methods.deep.draws import RandomLayer
 from gpx.methods.deep.output_layer import OutputLayer
@@ -135,10 +134,7 @@ class FullWeights(RandomWeights):
     def start(self, mean: Tensor, precision: Tensor) -> None:
         """As in ``RandomWeights``: that Gaussian itself."""
         super().start(mean, precision)
-        # factorise the precision with rows and columns reversed, L L^T; L^-T reversed back is the
-        # lower triangular root of the covariance
-        factor, _ = cholesky(precision.flip(0, 1), name="the precision of a layer's weights")
-        root = inverse_lower(factor).flip(0, 1).mT
+        root = inverse_root(precision, name="the precision of a layer's weights")
         self.raw_root.copy_(root.expand_as(self.raw_root))
 
 

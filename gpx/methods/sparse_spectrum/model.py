@@ -87,12 +87,7 @@ class SpectrumModel(Model):
             sums = spectral_sums(self.spectrum, x, residual)
             if self.fit_noise:
                 self.likelihood.noise_variance = noise
-                exact = sums.squared.new_zeros(0)  # the waves are the model: no error of a trace
-                raise_noise(
-                    NystromSums(sums.gram, sums.projected, exact.sum(), sums.squared, exact),
-                    len(x),
-                    self.likelihood,
-                )
+                raise_noise(NystromSums.of_features(sums), len(x), self.likelihood)
             noise_now = self.likelihood.noise_variance
             terms = fit_spectrum(sums, noise_now)[1]
             value = float(terms.total() - self.spectrum.penalty().double())

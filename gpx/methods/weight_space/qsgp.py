@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from gpx.bases import Basis, RandomFourier, basis_of
 from gpx.errors import ConfigError, class_name
 from gpx.likelihoods import Gaussian, Likelihood
-from gpx.linalg.cholesky import cholesky
-from gpx.linalg.triangular import inverse_lower
+from gpx.linalg.triangular import inverse_root
 from gpx.means.base import Mean
 from gpx.methods.weight_space.block_ascent import BlockReport, ascend
 from gpx.methods.weight_space.block_diagonal import BlockDiagonalWeights
@@ -231,11 +230,9 @@ class QSGP(WeightSpaceModel):
         )
         weight = 1.0 / float(self.noise_variance)
         system = group_system(every, x.double(), y, weight=weight, prior=every.prior_precision())
-        # P = U U^T with U upper triangular, so P^-1 = C C^T with C = U^-T; no jitter is needed
         precision = system.precision + system.precision.tril(-1).mT
         name = f"precision of {every.size} basis functions"
-        flipped, _ = cholesky(precision.flip(0, 1), name=name, ladder=(0.0,))
-        root = inverse_lower(flipped).flip(0, 1).mT
+        root = inverse_root(precision, name=name, ladder=(0.0,))  # no jitter is needed
         family.mean.copy_(system.solve(system.moment).view_as(family.mean))
         family.set_root(root.to(family.mean))
 
