@@ -155,6 +155,23 @@ def test_of_several_settings_the_largest_bound_is_shown_fold_by_fold(tables):
     assert old != new
 
 
+def test_settings_are_listed_where_a_fold_has_several(tables):
+    fold = {"split": 0, "rmse": 1.0, "evaluations": 9, "commit": "a", "perturbation": 0.1}
+    fold |= {"rate": 0.05, "bound": -10.0}
+    groups = {
+        ("servo", "plain", "whole_set"): [fold],
+        ("servo", "mixture_around", "whole_set"): [fold, fold | {"bound": -8.0, "perturbation": 1}],
+        ("yacht", "plain", "whole_set"): [fold],
+        ("yacht", "mixture_around", "whole_set"): [fold],
+    }
+    rows = tables.settings_tried(groups)
+    assert [(r["data"], r["perturbation"], r["above the mean field's"]) for r in rows] == [
+        ("servo", 0.1, 0.0),
+        ("servo", 1, 2.0),
+    ]
+    assert rows[0]["rate"] is None
+
+
 def test_a_mixture_far_below_its_mean_field_fails(tables):
     fold = {"split": 0, "rmse": 1.0, "sparsity": 17.0, "commit": "a"}
     groups = {
