@@ -16,8 +16,8 @@ class LeftOut(NamedTuple):
     With C = K + noise, alpha = C^{-1} (y - m) and c_i = (C^{-1})_ii.
 
     Attributes:
-        residual (n,): alpha_i / c_i, y_i minus its predictive mean.
-        variance (n,): 1 / c_i, the predictive variance, noise included.
+        residual (..., n): alpha_i / c_i, y_i minus its predictive mean.
+        variance (..., n): 1 / c_i, the predictive variance, noise included.
 
     Source: Rasmussen and Williams 2006, section 5.4.2.
     """
@@ -27,15 +27,15 @@ class LeftOut(NamedTuple):
 
     @classmethod
     def of(cls, factor: Tensor, residual: Tensor, *, upper: bool = False) -> LeftOut:
-        """Predictions from the Cholesky factor (n, n) of C and the residuals y - m (n,).
+        """Predictions from the Cholesky factor (..., n, n) of C and the residuals y - m (..., n).
 
         Cost: 2 n^3 / 3 multiply-adds and one n x n array.
         """
-        alpha = torch.cholesky_solve(residual[:, None], factor, upper=upper)[:, 0]
-        precision = torch.cholesky_inverse(factor, upper=upper).diagonal()
+        alpha = torch.cholesky_solve(residual.unsqueeze(-1), factor, upper=upper).squeeze(-1)
+        precision = torch.cholesky_inverse(factor, upper=upper).diagonal(dim1=-2, dim2=-1)
         return cls(alpha / precision, 1.0 / precision)
 
     def log_density(self) -> Tensor:
-        """log p(y_i | all other values) (n,), in nats."""
+        """log p(y_i | all other values) (..., n), in nats."""
         misfit = self.residual.square() / self.variance
         return -0.5 * (self.variance.log() + misfit + LOG_TWO_PI)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from gpx.constants import LOG_TWO_PI
 from gpx.inference.batched_covariance import batched_covariances
+from gpx.inference.padded_rows import noisy_system
 from gpx.kernels.base import Kernel
 from gpx.linalg import cholesky, cholesky_in_place, with_gradient
 
@@ -59,22 +62,12 @@ def noisy_factor(
         NotPositiveDefinite: a matrix has no factor; no jitter is added.
     """
 
-    def fill(buffer: Tensor) -> None:
-        diagonal = buffer.diagonal(dim1=1, dim2=2)
-        if there is None:
-            buffer.copy_(covariance)
-            diagonal.add_(noise)
-            return
-        present = there.to(covariance.dtype)
-        torch.mul(covariance, present.unsqueeze(2), out=buffer).mul_(present.unsqueeze(1))
-        diagonal.add_(torch.where(there, noise, 1.0))
-
+    fill = partial(noisy_system, covariance, noise, there)
     name = f"covariance of {covariance.shape[1]} neighbours"
     if out is None:
         out = torch.empty_like(covariance, memory_format=torch.contiguous_format)
     if torch.compiler.is_exporting():  # programs do not write over their arrays
-        fill(out)
-        return cholesky(out, name=name, hint=hint)[0]
+        return cholesky(fill(out), name=name, hint=hint)[0]
     return cholesky_in_place(fill, out, name=name, ladder=(0.0,), hint=hint)[0].mT
 
 

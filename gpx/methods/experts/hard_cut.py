@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gpx.constants import LOG_TWO_PI
 from gpx.errors import ConfigError, NotPositiveDefinite
+from gpx.inference.leave_one_out import LeftOut
 from gpx.linalg import cholesky
 from gpx.linalg.replayed import Replayed, solve_recordings
 from gpx.methods.base.objective import Evidence
@@ -118,7 +118,7 @@ class HardCut(OwnSteps[MixtureOfExperts]):
         every = torch.arange(len(self.model.sizes), device=x.device)
         variance = variance + posterior.parts.noise(every).unsqueeze(1)
         gates = self.model.gates(x).log_joint(x)
-        score = gates + _log_normal(y - mean, variance)
+        score = gates + LeftOut(y - mean, variance).log_density()
         labels = self.model.labels.unsqueeze(0)
         own = gates.gather(0, labels).squeeze(0) + self._leave_one_out(x, y)
         score.scatter_(0, labels, -math.inf)
@@ -135,9 +135,7 @@ class HardCut(OwnSteps[MixtureOfExperts]):
             name = f"the kernel matrix of an expert of {system.shape[-1]} rows"
             factor, _ = cholesky(system, name=name, ladder=(0.0,), hint=CHOLESKY_HINT)
             gap = batch.zero_padding(y[batch.rows] - parts.means(batch.experts, inputs))
-            alpha = torch.cholesky_solve(gap.unsqueeze(2), factor).squeeze(2)
-            precision = torch.cholesky_inverse(factor).diagonal(dim1=1, dim2=2)
-            value = _log_normal(alpha / precision, precision.reciprocal())
+            value = LeftOut.of(factor, gap).log_density()
             real = slice(None) if batch.mask is None else batch.mask
             found[batch.rows[real]] = value[real]
         return found
@@ -203,7 +201,3 @@ class HardCut(OwnSteps[MixtureOfExperts]):
             return after
         move(start)
         return before
-
-
-def _log_normal(gap: Tensor, variance: Tensor) -> Tensor:
-    return -0.5 * (gap.square() / variance + variance.log() + LOG_TWO_PI)
