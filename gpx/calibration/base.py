@@ -14,7 +14,7 @@ from torch.distributions import Distribution
 
 from gpx.data_sized import DataSized
 from gpx.errors import ConfigError, DataError
-from gpx.likelihoods.base import Task, class_law
+from gpx.likelihoods.base import Task, class_law, log_class_probabilities
 from gpx.likelihoods.bernoulli import Sign
 
 MIN_LOG_PROBABILITY = math.log(torch.finfo(torch.float64).tiny)
@@ -131,21 +131,18 @@ def class_logits(predictive: Any) -> Tensor:
     Raises:
         ConfigError: the distribution has no class probabilities.
     """
-    probs = getattr(predictive, "probs", None)
-    if probs is None:
-        raise ConfigError(
-            f"a {type(predictive).__name__} has no class probabilities to calibrate; its "
-            "predictive distribution must have probs"
-        )
-    if probs.ndim == 1:
-        probs = torch.stack([getattr(predictive, "complement", 1.0 - probs), probs], 1)
-    logs = probs.double().log()
-    return logs.clamp_min(MIN_LOG_PROBABILITY)
+    return log_class_probabilities(predictive).double().clamp_min(MIN_LOG_PROBABILITY)
+
+
+def class_parameter(law: Any) -> Tensor:
+    """``probs`` or ``logits`` (n,) or (n, C) of a distribution of classes."""
+    found: Tensor = law.probs if hasattr(law, "probs") else law.logits
+    return found
 
 
 def class_distribution(probabilities: Tensor, like: Any) -> Distribution:
     """A distribution with class probabilities (n, C), of the type and dtype of ``like``."""
-    given: Tensor = like.probs
+    given = class_parameter(like)
     if given.ndim == 1:
         return Sign(probabilities[:, 1].to(given), probabilities[:, 0].to(given))
     return class_law(probabilities.to(given))

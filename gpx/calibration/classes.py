@@ -16,6 +16,7 @@ from gpx.calibration.base import (
     Recalibration,
     class_distribution,
     class_logits,
+    class_parameter,
     minimise_log_parameter,
     require_rows,
 )
@@ -107,7 +108,7 @@ class Platt(Recalibration):
             DataError: no rows, or rows of one class.
         """
         require_rows(y)
-        task, logits = _task(predictive), class_logits(predictive)
+        logits, task = class_logits(predictive), _task(predictive)
         classes, total = class_numbers(y, task), logits.shape[1]
         counts = torch.bincount(classes, minlength=total).to(logits)
         if int((counts > 0.0).sum()) < 2:
@@ -249,5 +250,4 @@ def _interpolate(score: Tensor, places: Tensor, values: Tensor) -> Tensor:
 
 def _task(predictive: Distribution) -> Task:
     """``binary`` if the distribution has one probability per row, otherwise ``multiclass``."""
-    binary = getattr(predictive, "probs", torch.zeros(1)).ndim == 1
-    return "binary" if binary else "multiclass"
+    return "binary" if class_parameter(predictive).ndim == 1 else "multiclass"

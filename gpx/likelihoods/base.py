@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from torch.distributions import (
     MultivariateNormal,
     Normal,
 )
+from torch.nn.functional import logsigmoid
 
 from gpx.constructed import Constructed
 from gpx.errors import ConfigError, NotAvailable, ShapeError, class_name
@@ -43,6 +44,30 @@ def class_law(probabilities: Tensor) -> Categorical:
     """
     logits = probabilities.clamp_min(torch.finfo(probabilities.dtype).tiny).log()
     return Categorical(logits=logits, validate_args=validation(logits))
+
+
+def log_class_probabilities(law: Any) -> Tensor:
+    """Log probabilities of the classes (n, C), or of the labels -1 and 1 (n, 2).
+
+    Args:
+        law: of classes, with ``logits`` or ``probs`` (n, C), or (n,) of the label 1.
+
+    Raises:
+        ConfigError: the distribution has no class probabilities.
+    """
+    logits, probs = getattr(law, "logits", None), getattr(law, "probs", None)
+    if logits is not None:
+        if logits.ndim == 1:
+            return logsigmoid(torch.stack([-logits, logits], -1))
+        return torch.log_softmax(logits, -1)
+    if probs is None:
+        raise ConfigError(
+            f"a {type(law).__name__} has no class probabilities; the predictive distribution of a "
+            "likelihood of classes must have probs or logits"
+        )
+    if probs.ndim == 1:
+        probs = torch.stack([getattr(law, "complement", 1.0 - probs), probs], -1)
+    return cast(Tensor, probs.log())
 
 
 class Curvature(NamedTuple):

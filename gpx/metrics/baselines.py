@@ -19,10 +19,9 @@ from torch.distributions import Categorical, Distribution, Normal
 from torch.special import log_ndtr
 
 from gpx.data.dataset import Dataset
-from gpx.likelihoods.base import class_numbers
+from gpx.likelihoods.base import class_law, class_numbers
 from gpx.linalg.nearest import nearest_neighbours
 from gpx.metrics.boosting import boosted_trees
-from gpx.metrics.classification import classification_metrics
 from gpx.metrics.evaluate import evaluate
 from gpx.metrics.regression import SMALLEST_STD, trivial_law
 
@@ -59,9 +58,9 @@ class RoundedNormal(Normal):
 
 @dataclass(frozen=True)
 class _Prediction:
-    """Predictive distribution or log class probabilities (t, C), and the test rows it is for."""
+    """Predictive distribution, and the test rows it is for."""
 
-    law: Distribution | Tensor
+    law: Distribution
     rows: Tensor | None = None
     facts: Mapping[str, float] = field(default_factory=dict)
 
@@ -144,10 +143,6 @@ def _by_target(make: Callable[[Dataset], _Prediction], data: Dataset) -> _Predic
 
 def _scored(data: Dataset, made: _Prediction, trivial: Distribution | None) -> dict[str, float]:
     asked = data.test_y if made.rows is None else data.test_y[made.rows]
-    if isinstance(made.law, Tensor):
-        classes, ordered = class_numbers(asked, data.task), data.task == "ordinal"
-        found = classification_metrics(made.law, classes, ordered=ordered)
-        return found | {f"{name}_original": found[name] for name in ("rmse", "mnlp")}
     law = made.law
     if data.task == "count":
         assert isinstance(law, Normal)
@@ -163,7 +158,8 @@ def _training_mean(data: Dataset) -> _Prediction:
 
 
 def _boosting(data: Dataset) -> _Prediction:
-    law, rows = boosted_trees(data)
+    found, rows = boosted_trees(data)
+    law = Categorical(logits=found, validate_args=False) if isinstance(found, Tensor) else found
     return _Prediction(law, facts={"rows": rows} if rows < data.num_train else {})
 
 
@@ -207,24 +203,24 @@ def _neighbour_mean(data: Dataset, k: int, queries: Tensor | None) -> Normal:
     return Normal(mean, std.expand_as(mean))
 
 
-def _class_frequencies(data: Dataset) -> Tensor:
+def _class_frequencies(data: Dataset) -> Categorical:
     classes, c = class_numbers(data.train_y, data.task), data.num_classes
     counts = torch.bincount(classes, minlength=c).to(torch.float64) + 1.0 / c
-    return (counts / counts.sum()).log().expand(data.num_test, c)
+    return class_law((counts / counts.sum()).expand(data.num_test, c))
 
 
-def _neighbour_classes(data: Dataset, k: int, queries: Tensor | None) -> Tensor:
+def _neighbour_classes(data: Dataset, k: int, queries: Tensor | None) -> Categorical:
     asked = data.test_x if queries is None else data.test_x[queries]
     near = nearest_neighbours(data.train_x, asked, k)
     votes = torch.nn.functional.one_hot(
         class_numbers(data.train_y, data.task)[near], data.num_classes
     )
     counts = votes.sum(1).to(torch.float64) + 1.0 / data.num_classes
-    return (counts / counts.sum(1, keepdim=True)).log()
+    return class_law(counts / counts.sum(1, keepdim=True))
 
 
-def _logistic_regression(data: Dataset) -> Tensor:
-    """Log probabilities (n_test, C) of multinomial logistic regression, ridge ``RIDGE``."""
+def _logistic_regression(data: Dataset) -> Categorical:
+    """Multinomial logistic regression, ridge ``RIDGE``."""
     train, test = _with_intercept(data.train_x), _with_intercept(data.test_x)
     classes, shape = class_numbers(data.train_y, data.task), (train.shape[1], data.num_classes)
 
@@ -238,7 +234,7 @@ def _logistic_regression(data: Dataset) -> Tensor:
     start = np.zeros(shape[0] * shape[1])
     best = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": 200})
     weights = torch.from_numpy(best.x).reshape(shape)
-    return torch.log_softmax(test @ weights, dim=-1)
+    return Categorical(logits=test @ weights, validate_args=False)
 
 
 def _with_intercept(x: Tensor) -> Tensor:

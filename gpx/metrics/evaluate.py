@@ -5,16 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 from torch.distributions import Distribution
-from torch.nn.functional import logsigmoid
 
 from gpx.data.labels import Task
 from gpx.data.standardiser import Standardiser
-from gpx.errors import ConfigError
 from gpx.likelihoods import target_marginals
-from gpx.likelihoods.base import class_numbers, is_classification
+from gpx.likelihoods.base import class_numbers, is_classification, log_class_probabilities
 from gpx.metrics.classification import classification_metrics
 from gpx.metrics.regression import observed_metrics, regression_metrics
 
@@ -95,19 +92,4 @@ def class_log_probabilities(
     Raises:
         ConfigError: the predictive distribution has neither probabilities nor their logits.
     """
-    logits: Tensor | None = getattr(predictive, "logits", None)
-    probs: Tensor | None = getattr(predictive, "probs", None)
-    classes = class_numbers(y, task)
-    if logits is not None:
-        if task != "binary":
-            return torch.log_softmax(logits, dim=-1), classes
-        return logsigmoid(torch.stack([-logits, logits], dim=-1)), classes
-    if probs is not None:
-        if task != "binary":
-            return probs.log(), classes
-        against: Tensor = getattr(predictive, "complement", 1.0 - probs)
-        return torch.stack([against.log(), probs.log()], dim=-1), classes
-    raise ConfigError(
-        f"a {type(predictive).__name__} has no class probabilities, which a {task} likelihood "
-        "needs; its predictive distribution must have probs or logits"
-    )
+    return log_class_probabilities(predictive), class_numbers(y, task)

@@ -227,6 +227,15 @@ def test_what_was_impossible_and_happened_becomes_possible(make):
         assert float(-made(law).log_prob(classes).mean()) < 1.0
 
 
+def test_a_law_of_logits_alone_is_calibrated():
+    class Logits:
+        def __init__(self, logits):
+            self.logits = logits
+
+    found = Temperature()(Logits(torch.tensor([[0.0, 1.0], [2.0, -1.0]])))
+    torch.testing.assert_close(found.logits, torch.tensor([[0.0, 1.0], [2.0, -1.0]]).log_softmax(1))
+
+
 def test_what_cannot_be_calibrated():
     with pytest.raises(DataError, match="no held-out rows to calibrate on"):
         Temperature().fit(Sign(torch.zeros(0)), torch.zeros(0))

@@ -98,7 +98,7 @@ def test_classes() -> None:
 
 
 def test_law_without_probabilities() -> None:
-    with pytest.raises(ConfigError, match="a Normal has no class probabilities, which a binary"):
+    with pytest.raises(ConfigError, match="a Normal has no class probabilities"):
         evaluate("binary", Normal(RAW, 1.0), RAW, Standardiser(1))
 
 
