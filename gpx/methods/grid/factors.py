@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gpx.backends.entries import in_double
+from gpx.constraints import is_trained
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel, computes_as
 from gpx.kernels.constant import Constant
@@ -95,11 +96,11 @@ class AxisKernels:
     def set_lengthscale(self, axis: int, column: int, value: float) -> None:
         """Set the lengthscale of the stationary kernels along an axis of one input column.
 
-        Not that of periodic kernels, which has the unit of angles.
+        Not that of periodic kernels, which has the unit of angles, and not one that is fixed.
         """
         for kernel, _ in self.parts[axis]:
             assert isinstance(kernel, Stationary)
-            if not kernel.lengthscale_in_unit_of_x:
+            if not kernel.lengthscale_in_unit_of_x or not is_trained(kernel, "lengthscale"):
                 continue
             found = kernel.lengthscale.detach().clone()
             if found.numel() == 1:

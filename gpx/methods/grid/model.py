@@ -252,7 +252,7 @@ class GridGP(Model):
             kernels.set_lengthscale(axis, grid.groups[axis][0], start)
             if not circle_is_definite(
                 kernels, grid, axis, CIRCLE_FACTORS[-1]
-            ):  # a periodic kernel, say
+            ):  # a periodic kernel or a fixed lengthscale, say
                 self.kernel.load_state_dict(kept)
                 continue
             shortened.append(f"lengthscale of axis {axis} set to {start:.3g}")

@@ -6,6 +6,7 @@ import pytest
 import torch
 from grid_problems import with_solver
 
+from gpx.constraints import fix
 from gpx.errors import ConfigError, NotPositiveDefinite
 from gpx.kernels import RBF, AxisProduct, Matern32
 from gpx.kernels.over_axes import Coregionalisation
@@ -294,6 +295,20 @@ def test_a_start_with_too_long_a_lengthscale_is_shortened_and_reported(kernel):
     model.note = ""
     model.initialise(x, y, generator=torch.Generator())
     assert not model.note
+
+
+def test_a_fixed_lengthscale_is_not_shortened():
+    x, y = table()
+    kernel = RBF(lengthscale=300.0, active_dims=[0]) * RBF(lengthscale=0.5, active_dims=[1])
+    fix(kernel, "kernels.0.lengthscale")
+    shared = {"mean": Zero(), "likelihood": Gaussian(0.05), "fft_points": 10}
+    model = GridGP(kernel=kernel, **shared).double()
+    before = kernel.kernels[0].lengthscale.detach().clone()
+    model.initialise(x, y, generator=torch.Generator())
+    assert torch.equal(kernel.kernels[0].lengthscale, before)
+    assert not model.note
+    with pytest.raises(NotPositiveDefinite, match="grid axis 0 cannot be closed to a circle"):
+        GridMLL("nystrom").evidence(model, x, y)
 
 
 def test_the_lengthscale_of_a_periodic_factor_is_no_length_along_the_axis():
