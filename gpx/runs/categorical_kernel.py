@@ -3,6 +3,7 @@
 The run's kernel becomes a product: the chosen kernel on the numerical inputs, times a
 ``Categorical`` kernel exp(-sum_c [x_c != x'_c] / l_c) with a lengthscale for each categorical
 column. config.yaml holds the product, so resumed runs and predictions build the same kernel.
+Names in ``fixed=`` are those of the chosen kernel; config.yaml has them as names in the product.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from omegaconf import DictConfig, OmegaConf
 from gpx.data import Dataset
 from gpx.data.columns.coding import Coding
 from gpx.errors import ConfigError
-from gpx.options.build import target_of
+from gpx.options.build import fixed_parameters, target_of
 from gpx.options.kernel_expression import COUNTS
 from gpx.options.tree import changed, leaves
 
 KERNEL = "kernel"
 CATEGORICAL = "gpx.kernels.Categorical"
+FACTOR = "kernels.0"
+"""Name, within the product, of the kernel that the config had."""
 
 
 def with_categorical_kernel(config: DictConfig, data: Dataset) -> DictConfig:
@@ -63,6 +66,12 @@ def with_categorical_kernel(config: DictConfig, data: Dataset) -> DictConfig:
         made = {**categorical, "outputscale": 1.0}
     found = config.copy()
     found.kernel = made
+    fixed = fixed_parameters(config)
+    if others and fixed:
+        found.fixed = [
+            f"{part}.{FACTOR}.{name}" if part == KERNEL else f"{part}.{name}"
+            for part, name in fixed
+        ]
     return found
 
 

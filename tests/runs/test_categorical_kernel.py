@@ -8,9 +8,10 @@ import torch
 from omegaconf import OmegaConf
 
 import gpx
+from gpx.constraints import fix
 from gpx.errors import ConfigError, DataError
 from gpx.inducing import KMeans
-from gpx.kernels import Categorical, Matern52
+from gpx.kernels import RBF, Categorical, Matern52
 from gpx.runs import resume
 
 RNG = np.random.default_rng(0)
@@ -76,6 +77,21 @@ def test_a_saved_run_is_loaded_and_gone_on_with(tmp_path, monkeypatch):
     assert resume(tmp_path / "part")["test.rmse"] == fitted.metrics["test.rmse"]
     kernel = OmegaConf.load(tmp_path / "part" / "config.yaml").kernel
     assert kernel.kernels[1].groups == [[1, 2, 3], [5, 6]]
+
+
+@pytest.mark.parametrize("approx", ["approx=auto", "approx=exact"])
+@pytest.mark.parametrize("as_module", [False, True])
+def test_fixed_names_are_those_of_the_chosen_kernel(approx, as_module, tmp_path):
+    kernel: dict = {"kernel": "rbf", "fixed": "kernel.lengthscale"}
+    if as_module:
+        kernel = {"kernel": RBF()}
+        fix(kernel["kernel"], "lengthscale")
+    model = trained(approx, **kernel, folder=tmp_path / "run").model
+    learned = model.hyperparameters
+    assert np.allclose(learned["kernel.kernels.0.lengthscale"], 1.0, rtol=1e-6)
+    assert not np.allclose(learned["kernel.kernels.1.lengthscale"], 1.0, rtol=1e-3)
+    fixed = OmegaConf.load(tmp_path / "run" / "config.yaml").fixed
+    assert fixed == ["kernel.kernels.0.lengthscale"]
 
 
 def test_an_unseen_category_is_one_more_or_refused(caplog):
