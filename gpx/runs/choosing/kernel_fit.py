@@ -182,8 +182,13 @@ class KernelFitter:
         self, filled: DictConfig, parts: Hyperparameters, found: Maximum
     ) -> tuple[Hyperparameters, Maximum]:
         """The first fit from shorter lengthscales that explains something, else the one given."""
-        for factor in SHORTER if with_lengthscales(parts.kernel) else ():
-            other = self._from(filled, factor)
+        if not with_lengthscales(parts.kernel):
+            return parts, found
+        for factor in SHORTER:
+            try:
+                other = self._from(filled, factor)
+            except (NotPositiveDefinite, DidNotConverge):
+                continue
             if self._explains(other[0], other[1][0]):
                 return other
         self.in_vain += 1

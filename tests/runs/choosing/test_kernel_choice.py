@@ -1,6 +1,7 @@
 """kernel=auto: what is chosen is what the data were made of, and the config says it."""
 
 import json
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,7 @@ from omegaconf import OmegaConf
 
 import gpx
 from gpx.calibration import held_out_rows
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, NotPositiveDefinite
 from gpx.kernels import RBF, Matern12
 from gpx.likelihoods import Gaussian
 from gpx.linalg.processes import Processes, work_shared
@@ -84,6 +85,35 @@ def test_kernels_of_noise_are_fitted_again_for_two_of_them_only():
     found = [fitter.fit(f"{number}", node) for number in range(3)]
     assert len(fits) == 3 + 3 + 1
     assert len({fit.evidence for fit in found}) == 1  # that of the first fit
+
+
+def fast_fitter():
+    """A fitter for 120 rows of a function that is noise to unit lengthscales."""
+    x = 3.5 * torch.rand(120, 2, generator=torch.Generator().manual_seed(0)).double()
+    y = torch.sin(8.0 * x).prod(1)
+    config = composed(["data=toy1d", "approx=exact"])
+    return KernelFitter(config, x, (y - y.mean()) / y.std(), x, 60)
+
+
+def test_kernels_without_lengthscales_use_up_no_further_fits():
+    fitter = fast_fitter()
+    for _ in range(2):
+        fitter.fit("linear", {"_target_": "gpx.kernels.Linear", "ard_num_dims": 2})
+    found = fitter.fit("rbf", {"_target_": "gpx.kernels.RBF"})
+    assert found.evidence > -1.3  # -1.41: all is noise
+
+
+def test_a_further_fit_that_fails_leaves_the_first():
+    fitter = fast_fitter()
+    maximise = fitter._maximise
+
+    def fail(parts):
+        if parts.kernel.lengthscale.item() < 0.9:
+            raise NotPositiveDefinite("not positive definite")
+        return maximise(parts)
+
+    fitter._maximise = fail
+    assert math.isfinite(fitter.fit("rbf", {"_target_": "gpx.kernels.RBF"}).evidence)
 
 
 def test_one_lengthscale_serves_where_all_inputs_matter_alike(tmp_path):
