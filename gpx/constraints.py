@@ -284,7 +284,8 @@ def fix(module: nn.Module, *names: str) -> None:
     for name in names:
         if name not in known:
             raise ConfigError(
-                f"{class_name(module)} has no parameter {name} to fix; there are {', '.join(known)}"
+                f"{class_name(module)} has no parameter {name} to fix; there are "
+                f"{', '.join(known) or 'none'}"
             )
     for name in names:
         known[name].requires_grad_(False)
@@ -353,8 +354,11 @@ def limits_within(
 
 
 def at_their_floor(module: nn.Module, parameters: Sequence[nn.Parameter]) -> list[str]:
-    """Those of ``parameters`` with an entry within 2 MARGIN of the floor, as "name (1e-06)"."""
-    chosen = {id(parameter) for parameter in parameters}
+    """Those of ``parameters`` with an entry within 2 MARGIN of the floor, as "name (1e-06)".
+
+    Fixed ones are left out: no training brought them there.
+    """
+    chosen = {id(parameter) for parameter in parameters if parameter.requires_grad}
     return [
         f"{c.name} ({c.constraint.floor:.0e})"
         for c in positive_parameters(module)

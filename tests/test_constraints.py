@@ -20,6 +20,7 @@ from gpx.constraints import (
 )
 from gpx.errors import ConfigError
 from gpx.kernels import RBF
+from gpx.means import Zero
 
 
 class Holder(nn.Module):
@@ -128,6 +129,8 @@ def test_parameters_at_their_floor_are_named():
     raw.data[1] = Positive().lowest_raw
     assert at_their_floor(tree, parameters) == ["kernel.scale (1e-06)"]
     assert at_their_floor(tree, [p for p in parameters if p is not raw]) == []
+    raw.requires_grad_(False)
+    assert at_their_floor(tree, parameters) == []  # fixed: it was put there
 
 
 def test_natural_parameters_use_the_names_people_read():
@@ -146,6 +149,8 @@ def test_what_is_fixed_keeps_its_value_and_unknown_names_fix_nothing():
     holder = Holder()
     with pytest.raises(ConfigError, match="no parameter scales to fix; there are shift, scale"):
         fix(holder, "scale", "scales")
+    with pytest.raises(ConfigError, match="Zero has no parameter constant to fix; there are none"):
+        fix(Zero(), "constant")
     assert all(parameter.requires_grad for parameter in holder.parameters())
     fix(holder, "scale")
     assert lower_limits(holder, list(holder.parameters())) == [-math.inf, -math.inf]
