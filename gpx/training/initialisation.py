@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.parametrize import is_parametrized
 
 from gpx.constraints import (
     FLOOR,
@@ -18,12 +17,14 @@ from gpx.constraints import (
     floor_of,
     is_trained,
     positive_parameters,
+    set_above_floor,
 )
-from gpx.errors import ConfigError, class_name
+from gpx.errors import ConfigError, DidNotConverge, NotPositiveDefinite, class_name
 from gpx.kernels.stationary import Stationary
 from gpx.kernels.structure import leaves
 from gpx.likelihoods import Gaussian, Heteroscedastic
 from gpx.likelihoods.gaussian import NoisyOutputs
+from gpx.linalg.processes import sharing
 from gpx.methods.base.model import Hyperparameters
 from gpx.models import SVGP, ExactGP, Model
 from gpx.objectives import ExactMLL
@@ -77,12 +78,17 @@ class _Fit(NamedTuple):
     Attributes:
         value: evidence plus log density of the priors, per target.
         exact: the models.
-        explains: whether the evidence is clearly above that of independent noise.
+        gain: evidence minus that of independent noise, in nats.
     """
 
     value: float
     exact: list[ExactGP]
-    explains: bool
+    gain: float
+
+    @property
+    def explains(self) -> bool:
+        """Whether the evidence is clearly above that of independent noise."""
+        return explains(self.exact[0].kernel, self.gain)
 
 
 class SubsetInitialisation(Initialisation):
@@ -100,8 +106,8 @@ class SubsetInitialisation(Initialisation):
     The evidence has another maximum where the kernel explains nothing and all is noise, and a
     search from lengthscales far from those of the data ends there. A fit whose evidence is hardly
     above that of independent noise (``REQUIRED_GAIN``) is therefore followed by fits from
-    lengthscales times sqrt(d) (d >= 4), 1/4 and 1/16, until one explains more; if none does, the
-    first fit is kept.
+    lengthscales times sqrt(d) (d >= 4), 1/4 and 1/16, until one explains more; if none does, or
+    none has a finite evidence, the first fit is kept.
 
     Args:
         num_points: rows drawn; cost is cubic in it, and linear in the number of outputs.
@@ -169,13 +175,19 @@ class SubsetInitialisation(Initialisation):
             if factor > 1.0:
                 say(f"init: another fit, from lengthscales {factor:.2f} times as long")
             fits.append(fit(factor))
+        gain = max(each.gain for each in fits)
         while further and not any(each.explains for each in fits):
             factor = further.pop(0)
             say(
-                "init: so far all is explained by noise alone; another fit, from lengthscales "
-                f"{factor:.2f} times as long"
+                f"init: hardly better than noise alone (by {gain:.1f} nats); another fit, from "
+                f"lengthscales {factor:.2f} times as long"
             )
-            found = fit(factor)
+            try:
+                found = fit(factor)
+            except (NotPositiveDefinite, DidNotConverge) as error:
+                say(f"init: no fit from there: {error}")
+                continue
+            gain = max(gain, found.gain)
             fits += [found] * found.explains
         _, exact, _ = max(fits, key=lambda each: each.value)
         if len(fits) > 1:
@@ -223,9 +235,11 @@ class SubsetInitialisation(Initialisation):
         with torch.no_grad():
             reached = evidence()
             density = 0.0 if priors is None else priors.log_prob(together)
-            value = float((reached + density) / count)
-            gain = float(reached) - sum(noise_evidence(*part) for part in parts)
-        return _Fit(value, exact, explains(exact[0].kernel, gain))
+            value = (reached + density) / count
+            gain = reached - sum(noise_evidence(*part) for part in parts)
+        # which fits follow and which is taken depends on them: no process may decide otherwise
+        sharing().broadcast([value, gain])
+        return _Fit(float(value), exact, float(gain))
 
 
 def drawn_rows(
@@ -280,21 +294,23 @@ def explains(kernel: nn.Module, gain: float) -> bool:
 
 
 def with_lengthscales(kernel: nn.Module) -> list[Stationary]:
-    """The parts of a kernel that have learned lengthscales."""
+    """The parts of a kernel that have learned, positive lengthscales."""
     return [
         part
         for part in kernel.modules()
         if isinstance(part, Stationary)
-        and is_parametrized(part, "lengthscale")
-        and is_trained(part, "lengthscale")
+        and any(
+            c.name == "lengthscale" and c.raw.requires_grad
+            for c in positive_parameters(part, below=False)
+        )
     ]
 
 
 @torch.no_grad()
 def lengthen(kernel: nn.Module, factor: float) -> None:
-    """Multiply every learned lengthscale by ``factor``."""
+    """Multiply every learned lengthscale by ``factor``, but keep it above its floor."""
     for part in with_lengthscales(kernel):
-        part.lengthscale = factor * part.lengthscale
+        set_above_floor(part, "lengthscale", factor * part.lengthscale)
 
 
 @torch.no_grad()
