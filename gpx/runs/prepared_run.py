@@ -126,7 +126,7 @@ def checked_options(config: DictConfig) -> TrainerConfig:
     options = trainer_options(config.trainer)
     require_loggers(options.loggers)
     if options.certify:
-        require_certifiable(config)
+        _require_certifiable(config)
     return options
 
 
@@ -173,7 +173,7 @@ def prepare(
     calibration: Recalibration | None = build(config, "calibrate")
     _require_plain_targets(config, data, calibration)
     if options.certify:
-        require_certifiable(config, data)
+        _require_certifiable(config, data)
     data, kept = hold_out(data, calibration, config.seed)
     config = _with_rooted_paths(with_facts(config, data))
     budget = budget_in_bytes(options.memory_budget, memory_for_all(device), total_memory(device))
@@ -292,6 +292,15 @@ def _model_and_objective(
             f"likelihood.num_classes={classes}, or leave it out"
         )
     return model, objective
+
+
+def _require_certifiable(config: DictConfig, data: Dataset | None = None) -> None:
+    """``require_certifiable``, for a run with trainer.certify=true; errors name this option."""
+    try:
+        require_certifiable(config, data)
+    except ConfigError as error:
+        error.args = (f"trainer.certify=true: {error}", *error.args[1:])
+        raise
 
 
 def _settle(model: Model, x: Tensor, config: DictConfig, console: Console) -> None:
