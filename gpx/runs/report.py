@@ -11,6 +11,7 @@ from gpx.calibration.base import in_words
 from gpx.data import Dataset
 from gpx.methods.base.objective import Evidence
 from gpx.metrics import baselines
+from gpx.options.build import fixed_parameters
 from gpx.options.groups import NODES
 from gpx.runs.certification import CertifyOptions, certify_run, chosen_points, write_report
 from gpx.runs.data import chosen_by_data
@@ -205,7 +206,8 @@ def settings(config: DictConfig) -> dict[str, str | bool | float]:
                 found[group] = str(value).rpartition(".")[2]
             elif isinstance(value, (str, bool, int, float)) and name not in HIDDEN_OPTIONS:
                 found[f"{group}.{name}"] = value
-    return found
+    fixed = [".".join(names) for names in fixed_parameters(config)]
+    return found | ({"fixed": ", ".join(fixed)} if fixed else {})
 
 
 HIDDEN_OPTIONS = (

@@ -25,6 +25,13 @@ def test_every_node_of_a_run_has_its_base_class_and_is_compared_in_tables():
     shown = settings(config)
     for group in PLACES:
         assert config[group]._target_.endswith(f".{shown[group]}"), group
+    assert "fixed" not in shown
+
+
+def test_fixed_parameters_are_compared_in_tables():
+    names = "fixed=[kernel.lengthscale,mean.constant]"
+    shown = settings(composed(["approx=exact", "kernel=rbf", names]))
+    assert shown["fixed"] == "kernel.lengthscale, mean.constant"
 
 
 @pytest.mark.parametrize("kind", ["unit", "orthonormal", "free", "network"])
