@@ -56,7 +56,7 @@ def fixed_parameters(config: DictConfig) -> list[tuple[str, str]]:
         ConfigError: a name that does not begin with kernel, mean or likelihood.
     """
     given = OmegaConf.select(config, "fixed")  # not in configs of early versions
-    names = [] if given is None else [given] if isinstance(given, str) else given
+    names = [] if given is None else given if OmegaConf.is_list(given) else [given]
     found = []
     for each in names:
         part, dot, name = str(each).partition(".")

@@ -106,7 +106,7 @@ def fit(
     folder: str | Path | None = None,
     quiet: bool = False,
     keep: bool = True,
-    **choices: str | float,
+    **choices: str | float | Sequence[str],
 ) -> Fitted:
     """Train a model on arrays.
 
@@ -152,7 +152,7 @@ def fit(
             ``trainer.tensorboard`` are off unless asked for); the result still predicts and can be
             pickled.
         choices: options whose names have no dot: ``approx="sgpr"`` is ``"approx=sgpr"``, ``seed=1``
-            is ``"seed=1"``.
+            is ``"seed=1"``, ``fixed=["kernel.period"]`` is ``"fixed=[kernel.period]"``.
 
     The global random states of torch, NumPy and Python are left unchanged.
 
@@ -211,17 +211,23 @@ def _as_options(choices: Mapping[str, object], options: Sequence[str]) -> list[s
     """Arguments as options.
 
     Raises:
-        ConfigError: one that is no text or number, or that is also given as an option.
+        ConfigError: one that is no text or number or list of texts, or that is also given as an
+            option.
     """
-    for name, value in choices.items():
+    found = []
+    for name, given in choices.items():
+        value = given.item() if isinstance(given, np.generic) else given
+        if isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value):
+            value = f"[{','.join(value)}]"
         if not isinstance(value, (str, int, float)):
             near = difflib.get_close_matches(name, list(inspect.signature(fit).parameters), n=1)
             raise ConfigError(
                 f"gpx.fit got {name}={type(value).__name__}: options are texts or numbers, such as "
                 "approx='sgpr'" + (f"; did you mean {near[0]}=?" if near else "")
             )
+        found.append(f"{name}={value}")
     _require_once(choices, options)
-    return [f"{name}={value}" for name, value in choices.items()]
+    return found
 
 
 def _require_once(arguments: Iterable[str], options: Sequence[object]) -> None:

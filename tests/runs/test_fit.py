@@ -23,6 +23,7 @@ from gpx.errors import ConfigError, DataError, DTypeError, GPXError, ShapeError,
 from gpx.kernels import RBF, Matern32, Periodic
 from gpx.likelihoods import Bernoulli, Gaussian
 from gpx.means import Linear as LinearMean
+from gpx.objectives import ExactMLL
 from gpx.runs import resume
 from gpx.runs.folder import RunFolder
 from gpx.runs.given_data import given_data
@@ -291,6 +292,13 @@ def test_arguments_that_are_no_options_are_refused(arrays, arguments, words):
         gpx.fit(*arrays, "approx=exact", "objective=exact_mll", keep=False, **arguments)
 
 
+def test_arguments_may_be_numbers_of_numpy_and_lists_of_texts(arrays, tmp_path):
+    choices = {"seed": np.int64(3), "kernel": "rbf", "fixed": ["kernel.lengthscale"]}
+    gpx.fit(*arrays, *QUICK, **choices, folder=tmp_path / "run")
+    config = RunFolder(tmp_path / "run").read_config()
+    assert (config.seed, config.fixed) == (3, ["kernel.lengthscale"])
+
+
 def test_a_folder_in_use_is_kept(arrays, tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(ConfigError, match="is not empty"):
@@ -373,11 +381,35 @@ def test_fixed_values_are_recorded_kept_loaded_and_resumed(steps, tmp_path):
         ("fixed=[kernel.periods]", "RBF has no parameter periods to fix; there are lengthscale"),
         ("fixed=[lengthscale]", "fixed=lengthscale: expected names of parameters of the kernel,"),
         ("fixed=[approx.jitter]", "fixed=approx.jitter: expected names"),
+        ("fixed=3", "fixed=3: expected names of parameters"),
+        ("fixed=true", "fixed=True: expected names of parameters"),
     ],
 )
 def test_what_cannot_be_fixed_is_refused(option, words, tmp_path):
     with pytest.raises(ConfigError, match=words):
         gpx.fit(*SERIES, "approx=exact", "kernel=rbf", option, folder=tmp_path / "run")
+
+
+def test_a_stopped_run_with_fixed_values_ends_as_it_would_have(tmp_path, monkeypatch):
+    options = ("approx=exact", "kernel=rbf", "kernel.lengthscale=0.3", "fixed=kernel.lengthscale")
+    options += ("trainer.max_steps=8", "trainer.checkpoint_seconds=0", *QUICK[3:])
+    whole = gpx.fit(*SERIES, *options, folder=tmp_path / "whole")
+    evaluate, evaluations = ExactMLL.evidence, []
+
+    def stop(*arguments, **named):
+        evaluations.append(1)
+        if len(evaluations) > 4:
+            raise KeyboardInterrupt
+        return evaluate(*arguments, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ExactMLL, "evidence", stop)
+        with pytest.raises(KeyboardInterrupt):
+            gpx.fit(*SERIES, *options, folder=tmp_path / "part")
+    found = resume(tmp_path / "part")
+    assert found["train.evidence"] == whole.metrics["train.evidence"]
+    lengthscale = gpx.load(tmp_path / "part").hyperparameters["kernel.lengthscale"]
+    assert lengthscale.item() == pytest.approx(0.3, rel=1e-6)
 
 
 def test_a_chosen_kernel_has_no_fixed_values_but_the_noise_may_be_fixed(tmp_path):
