@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from gpx.kernels import Kernel
 from gpx.likelihoods import Gaussian, Likelihood
 from gpx.likelihoods.gaussian import NoisyOutputs
 from gpx.linalg import cholesky
+from gpx.linalg.processes import sharing
 from gpx.methods.base.model import Hyperparameters
 from gpx.models import ExactGP, LaplaceGP
 from gpx.objectives import ExactMLL, LaplaceEvidence
@@ -176,7 +178,7 @@ class KernelFitter:
         parts = Hyperparameters(
             kernel.double(), copy.deepcopy(self.mean).double(), likelihood.double()
         )
-        return parts, self._maximise(parts)
+        return parts, _agreed(self._maximise(parts))
 
     def _from_shorter(
         self, filled: DictConfig, parts: Hyperparameters, found: Maximum
@@ -199,6 +201,7 @@ class KernelFitter:
         rows = rows_of_outputs(self.x, self.y)
         each = zip(exact_outputs(parts), rows, strict=True)
         noise = sum(noise_evidence(gp, x, y) for gp, (x, y) in each if len(y))
+        (noise,) = _agreed((noise,))
         return explains(parts.kernel, len(self.y) * evidence - noise)
 
     @torch.no_grad()
@@ -244,6 +247,17 @@ class KernelFitter:
         if not self.series:
             return evidence, predictive, None
         return evidence, predictive, sum(share(y) * _forecast(gp, x, y) for gp, x, y in outputs)
+
+
+def _agreed(values: Sequence[float | None]) -> Any:
+    """The values that process 0 of a shared run has, as a tuple.
+
+    Further fits depend on them, which processes share: none may enter one that others do not.
+    """
+    message = torch.tensor([math.nan if each is None else each for each in values]).double()
+    sharing().broadcast([message])
+    pairs = zip(values, message.tolist(), strict=True)
+    return tuple(None if own is None else first for own, first in pairs)
 
 
 @torch.no_grad()

@@ -523,6 +523,21 @@ def test_processes_that_share_a_run_stop_looking_together():
         assert list(clock.until("abc")) == ["a"]
 
 
+def test_processes_that_share_a_run_compare_the_same_numbers():
+    """Those of the first: where rounding differs, they would fit and choose different kernels."""
+
+    class Second(Processes):
+        def broadcast(self, values):
+            for value in values:
+                value.fill_(-5.0)
+
+    fitter = fast_fitter()
+    fitter.in_vain = 2
+    with work_shared(Second(1, 2)):
+        found = fitter.fit("rbf", {"_target_": "gpx.kernels.RBF"})
+    assert (found.evidence, found.predictive) == (-5.0, -5.0)
+
+
 def test_a_sum_needs_rows_for_its_hyperparameters():
     """Few uneven rows with noise of two levels: seasons of any period fit them."""
     draws = np.random.default_rng(0)
