@@ -244,8 +244,9 @@ class DiscreteRegression(SummedRegression, DiscreteWeights):
         Cost: O(m^2 + m k).
         """
         log_q, noise = logits.log_softmax(-1), self.noise_terms()
-        prior, constant = self.effective_log_prior(log_q.detach().exp())
-        error = squared_error(self.statistics, log_q.exp(), self.values())
+        q = log_q.exp()
+        prior, constant = self.effective_log_prior(q)
+        error = squared_error(self.statistics, q, self.values())
         return {
             "fit": -0.5 * noise.precision * error,
             "constant": noise.constant,

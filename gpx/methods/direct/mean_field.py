@@ -10,7 +10,7 @@ Source: Evans thesis, section 7.3. In theorem 7.1 H has to multiply the squared 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -38,12 +38,29 @@ def squared_error(
     """
     mean = (probabilities * values).sum(-1)
     variance = (probabilities * (values - mean.unsqueeze(-1)).square()).sum(-1)
-    fixed = mean.detach()
-    carried = fixed @ statistics.gram
-    # s^T A s - 2 s.c by its tangent at the present s: value and gradient with one product
-    slope = 2.0 * (carried - statistics.projected)
-    of_mean = (mean * slope).sum(-1) - (fixed * carried).sum(-1)
+    of_mean = _MeanError.apply(mean, statistics.gram, statistics.projected)
     return statistics.squared + of_mean + variance @ statistics.gram.diagonal()
+
+
+class _MeanError(torch.autograd.Function):
+    """s^T A s - 2 s.c (...) as a function of s (..., m), for constant A (m, m), symmetric, and c.
+
+    Value and gradient share one product with A; another is taken only for second derivatives.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, s: Tensor, gram: Tensor, projected: Tensor) -> Tensor:
+        ctx.save_for_backward(s, gram, projected)
+        ctx.half_slope = s @ gram - projected
+        return (s * (ctx.half_slope - projected)).sum(-1)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        s, gram, projected = ctx.saved_tensors
+        half_slope = ctx.half_slope
+        if torch.is_grad_enabled():  # create_graph=True
+            half_slope = s @ gram - projected
+        return 2.0 * grad.unsqueeze(-1) * half_slope, None, None
 
 
 def cumulants(probabilities: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 from discrete_hypotheses import hypotheses, log_likelihood, problem
-from torch.autograd.functional import jacobian
+from torch.autograd.functional import hessian, jacobian
 
 from gpx.bases import RandomFourier
 from gpx.errors import ConfigError, DataError
@@ -89,7 +89,7 @@ def made(x, y, *, cls=Direct, weights=None, **options):
     return found
 
 
-def test_the_bound_of_a_model_is_below_its_evidence_and_has_the_right_gradient():
+def test_the_bound_of_a_model_is_below_its_evidence_and_has_the_right_derivatives():
     x, y = data()
     model = made(x, y)
     draws = torch.Generator().manual_seed(1)
@@ -108,8 +108,9 @@ def test_the_bound_of_a_model_is_below_its_evidence_and_has_the_right_gradient()
         return mass @ of_data + prior - mass @ log_mass
 
     assert found == pytest.approx(float(enumerated(logits)), rel=1e-12)
-    slope = jacobian(lambda at: total(model.mean_field_terms(at)), logits)
-    torch.testing.assert_close(slope, jacobian(enumerated, logits), **EXACT)
+    for derivative in (jacobian, hessian):
+        slope = derivative(lambda at: total(model.mean_field_terms(at)), logits)
+        torch.testing.assert_close(slope, derivative(enumerated, logits), **EXACT)
 
 
 @pytest.mark.parametrize("cls", [Direct, DirectMixture])

@@ -9,7 +9,7 @@ from discrete_hypotheses import (
     problem,
     statistics_of,
 )
-from torch.autograd.functional import jacobian
+from torch.autograd.functional import hessian, jacobian
 
 from gpx.methods.direct.mean_field import (
     cumulants,
@@ -93,6 +93,21 @@ def test_gradients_are_those_of_the_enumerated_bound():
     at = log_q + 0.3, NOISE - 1.0, values
     found, want = jacobian(bound, at), jacobian(enumerated_bound, at)
     for mine, oracle in zip(found, want, strict=True):
+        torch.testing.assert_close(mine, oracle, **EXACT)
+
+
+def test_second_derivatives_are_those_of_the_enumerated_error():
+    features, targets, values, log_q, _ = problem(m=3)
+    sums = statistics_of(features, targets)
+
+    def enumerated_error(logits, values):
+        weights, log_mass = hypotheses(logits.log_softmax(-1), values)
+        return log_mass.exp() @ (targets - weights @ features.mT).square().sum(1)
+
+    at = log_q, values
+    found = hessian(lambda logits, v: squared_error(sums, logits.softmax(-1), v), at)
+    want = hessian(enumerated_error, at)
+    for mine, oracle in zip(sum(found, ()), sum(want, ()), strict=True):
         torch.testing.assert_close(mine, oracle, **EXACT)
 
 
