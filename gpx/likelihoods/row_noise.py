@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, MixtureSameFamily, Normal
 
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, class_name
 from gpx.tensor_checks import validation
 
 
@@ -35,9 +35,12 @@ class RowNoise(NamedTuple):
             ConfigError: not a vector of finite numbers, 0 or more.
         """
         if not isinstance(variances, Tensor) or variances.ndim != 1:
+            given = f"an object of class {class_name(variances)}"
+            if isinstance(variances, Tensor):
+                given = f"a tensor {tuple(variances.shape)}"
             raise ConfigError(
                 "known noise must be a tensor (n,) of the variance of every row, or a RowNoise; "
-                f"got {tuple(variances.shape) if isinstance(variances, Tensor) else variances!r}"
+                f"got {given}"
             )
         if not bool(((variances >= 0.0) & variances.isfinite()).all()):
             raise ConfigError("known noise variances must be finite and not negative")
