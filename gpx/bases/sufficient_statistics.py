@@ -161,8 +161,8 @@ def accumulate_statistics(
         x (n, d): all inputs, for their number and device.
 
     Cost: n m^2 / 2 multiply-adds in float64. For features in float32 that is twice the time of
-    float32 products on CPUs, as good as none more on data-centre GPUs, and many times that on
-    consumer GPUs, whose float64 rate is 1/32 or less of the other.
+    float32 products on CPUs, no more than theirs on A100, H100 and H200 (``float64_is_free``), and
+    up to 64 times that on other GPUs.
     """
     total = torch.zeros(num_basis, num_basis, dtype=torch.float64, device=x.device)
     projected, squared = total.new_zeros(num_basis), total.new_zeros(())
