@@ -12,6 +12,7 @@ from torch import Tensor
 from gpx.backends import row_chunks
 from gpx.bases.base import Basis, Spent, never
 from gpx.bases.sufficient_statistics import (
+    BYTES_PER_FEATURE,
     SufficientStatistics,
     accumulate_statistics,
     block_bytes,
@@ -36,7 +37,7 @@ def sufficient_statistics(
     sparse = basis.sparse_rows(x)
     if sparse is not None:
         return interpolation_statistics(sparse, residual)
-    row = basis.num_basis * x.element_size()
+    row = basis.num_basis * BYTES_PER_FEATURE
     budget = block_bytes(x.device) if rows is None else rows * row
 
     def blocks() -> Iterator[tuple[Tensor, Tensor, None]]:

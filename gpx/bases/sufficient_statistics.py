@@ -139,8 +139,12 @@ def interpolation_statistics(weights: Interpolation, residual: Tensor) -> Suffic
     return SufficientStatistics(gram.view(m, m), projected, squared, len(residual))
 
 
+BYTES_PER_FEATURE = 8
+"""Those of a float64 number: sums over a block are taken in it, whatever the features' dtype."""
+
+
 def block_bytes(device: torch.device) -> int:
-    """Bytes that one block of features may take on a device."""
+    """Bytes that one block of features may take on a device, at ``BYTES_PER_FEATURE``."""
     return BLOCK_BYTES.get(device.type, BLOCK_BYTES["cpu"])
 
 

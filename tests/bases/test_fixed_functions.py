@@ -11,6 +11,7 @@ from gpx.bases import (
     TrainingPoints,
 )
 from gpx.bases.fixed_functions import fix_functions, sufficient_statistics
+from gpx.bases.sufficient_statistics import BLOCK_BYTES
 from gpx.kernels import RBF, AxisProduct
 
 KINDS = {
@@ -61,6 +62,17 @@ def test_sums_are_those_of_the_functions_as_they_are_left(name):
     assert float(found.statistics.squared) == pytest.approx(float(y @ y))
     assert found.statistics.num_data == 60
     assert (float(found.noise) != float(NOISE)) == (name in FITTED)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_block_has_room_for_its_features_in_float64(dtype, monkeypatch):
+    """In it sums are taken, whatever the dtype of the features."""
+    monkeypatch.setitem(BLOCK_BYTES, "cpu", 8 * 20 * 15)
+    x, y = data()
+    basis, seen = RandomFourier(RBF(2), 20).to(dtype), []
+    basis.register_forward_hook(lambda module, given, features: seen.append(features.numel()))
+    sufficient_statistics(basis, x.to(dtype), y.to(dtype))
+    assert seen == [20 * 15] * 4
 
 
 FITTED = ("fitted", "axes", "fixed", "fixed_axes")

@@ -12,7 +12,12 @@ from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions, Gri
 from gpx.bases.grid_eigenfunctions.native import EigenfunctionLoops, eigenfunction_loops
 from gpx.bases.grid_eigenfunctions.polynomials import ColumnPolynomials, column_polynomials
 from gpx.bases.grid_eigenfunctions.products import tree_products
-from gpx.bases.sufficient_statistics import SufficientStatistics, accumulate_statistics, block_bytes
+from gpx.bases.sufficient_statistics import (
+    BYTES_PER_FEATURE,
+    SufficientStatistics,
+    accumulate_statistics,
+    block_bytes,
+)
 
 PAGE = 4096
 """Bytes of a memory page. Rows whose length is a multiple of it map to the same few lines of the
@@ -70,7 +75,7 @@ class EigenfunctionPass:
             self._compiled = loops, polynomials.in_dtype(x.dtype)
         else:
             row = max(row, d * (terms + c))
-        self._block_rows = _block_rows(row * x.element_size(), x)
+        self._block_rows = _block_rows(row * BYTES_PER_FEATURE, x)
         # features depend on the series alone, or on the transforms and the kernel's parameters
         self._table = modes.transforms if polynomials is None else polynomials.series
         self._targets: list[Tensor] = []

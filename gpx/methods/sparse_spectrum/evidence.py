@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gpx.backends import row_chunks
 from gpx.bases.sufficient_statistics import (
+    BYTES_PER_FEATURE,
     FittedWeights,
     SufficientStatistics,
     accumulate_statistics,
@@ -51,7 +52,7 @@ def spectral_sums(spectrum: LearnedSpectrum, x: Tensor, residual: Tensor) -> Suf
 
 
 def _blocks(spectrum: LearnedSpectrum, x: Tensor) -> Iterator[slice]:
-    row = ARRAYS_PER_BLOCK * spectrum.num_basis * x.element_size()
+    row = ARRAYS_PER_BLOCK * spectrum.num_basis * BYTES_PER_FEATURE
     return row_chunks(len(x), row, block_bytes(x.device))
 
 

@@ -123,6 +123,16 @@ def test_the_middle_of_a_range_is_a_number_of_the_dtype():
         assert bool(torch.isfinite(functions(rows)).all())
 
 
+@pytest.mark.parametrize("dtype", [DOUBLE, torch.float32])
+def test_a_block_has_room_for_its_features_in_float64(dtype, monkeypatch):
+    """In it sums are taken, whatever the dtype of the features."""
+    monkeypatch.setitem(BLOCK_BYTES, "cpu", 8 * 70 * 45)
+    x = draw(150, 3, seed=2)
+    basis = placed(RBF(ard_num_dims=3, lengthscale=0.6), x, 70, points_per_dim=6)
+    functions = EigenfunctionPass(basis, basis.modes(), x.to(dtype))
+    assert all(functions(rows).numel() * 8 <= BLOCK_BYTES["cpu"] for rows in functions.blocks())
+
+
 @pytest.mark.parametrize("way", WAYS, indirect=True)
 @pytest.mark.parametrize(("inputs", "frozen"), [(False, False), (True, False), (True, True)])
 def test_weighted_eigenfunctions_have_the_gradient_of_the_whole(inputs, frozen, way, monkeypatch):

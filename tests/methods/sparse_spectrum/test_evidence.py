@@ -146,6 +146,18 @@ def test_gradients(make, monkeypatch):
             assert gradient.reshape(-1)[i].item() == pytest.approx(want, rel=2e-6, abs=2e-6)
 
 
+def test_blocks_of_float32_are_as_long_as_those_of_float64(monkeypatch):
+    """Sums over them are taken in float64."""
+    monkeypatch.setattr(streamed, "block_bytes", lambda device: 5 * 4 * 8 * 12)
+    seen, spectrum, (x, y) = [], points().float(), data(23)
+    moments = SpectralPoints.moments
+    monkeypatch.setattr(
+        SpectralPoints, "moments", lambda self, x: seen.append(len(x)) or moments(self, x)
+    )
+    streamed.spectral_sums(spectrum, x.float(), y.float())
+    assert max(seen) <= 5
+
+
 def test_blocks_do_not_change_the_value(monkeypatch):
     x, y = data()
     for spectrum in (points(), uncertain()):
