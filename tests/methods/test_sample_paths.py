@@ -1,11 +1,14 @@
 """Sampled functions of every posterior: consistent, and with its mean and variance."""
 
+import weakref
+
 import pytest
 import torch
 
 from gpx.kernels import RBF, Matern32
 from gpx.likelihoods import Gaussian
 from gpx.means import Constant, Zero
+from gpx.methods.base.posterior import functions_by_blocks
 from gpx.models import QSGP, SGPR, SVGP, ExactGP
 from gpx.sampling import Frequencies
 
@@ -86,3 +89,19 @@ def test_paths_of_sums_and_with_frequencies_of_their_own():
         assert ((values.mean(0) - mean).abs() < 5.5 * (variance / num).sqrt() + 1e-9).all()
         slack = 5.5 * (3 / num) ** 0.5 * 1.3
         assert ((values.var(0) - variance).abs() < slack).all()
+
+
+def test_no_more_than_one_block_is_held_beside_the_values_of_paths():
+    posterior, made, held = trained("exact"), [], []
+
+    def blocks(x):
+        for row in x:
+            held.append(sum(block() is not None for block in made))
+            block = row.expand(2, 1).clone()
+            made.append(weakref.ref(block))
+            yield block
+
+    x = torch.arange(5.0, dtype=torch.float64).unsqueeze(1)
+    found = functions_by_blocks(posterior, 2, blocks, Constant(0.5).double())(x)
+    assert torch.equal(found, x.mT.expand(2, 5) + 0.5)
+    assert max(held) == 1

@@ -237,9 +237,11 @@ def functions_by_blocks(
     @torch.no_grad()
     def paths(x: Tensor) -> Tensor:
         _check_inputs(posterior, x)
-        parts = list(blocks(x))
-        values = torch.cat(parts, 1) if parts else x.new_zeros(num, 0)
-        return values if mean is None else values + mean(x)
+        values, filled = x.new_empty(num, len(x)), 0
+        for part in blocks(x):  # one is held at a time: the values may be as large as memory allows
+            values[:, filled : filled + part.shape[1]] = part
+            filled += part.shape[1]
+        return values if mean is None else values.add_(mean(x))
 
     return paths
 
