@@ -132,6 +132,10 @@ class GridEigenfunctions(InDoublePrecision, Basis):
         """Inputs (t, d) of the test set, by which ``place`` then places the nodes as well."""
         self._test_inputs = x
 
+    def forget_test_inputs(self) -> None:
+        """Release those of ``know_test_inputs``; ``place`` would need them again."""
+        self._test_inputs = None
+
     def place(self, x: Tensor) -> None:
         """Build the grid for inputs x (n, d), without a choice. Cost: O(n log n d).
 

@@ -12,6 +12,7 @@ from torch.distributions import Distribution, Normal
 
 from gpx.backends import DEFAULT_BUDGET, row_chunks
 from gpx.bases.base import Basis
+from gpx.bases.frozen import fixed_copy
 from gpx.data_sized import InDoublePrecision
 from gpx.errors import ConfigError
 from gpx.inference.finite_mixture import gaussian_mixture, mixture_moments
@@ -121,7 +122,7 @@ class DirectPosterior(TrainedColumns, DiscretePosterior):
 
     def __init__(self, basis: Basis, mean: Mean, noise_values: Tensor | None) -> None:
         super().__init__()
-        self.basis = copy.deepcopy(basis).requires_grad_(False)
+        self.basis = fixed_copy(basis)
         self.mean = copy.deepcopy(mean).requires_grad_(False)
         self.register_state(noise_values, next(self.basis.parameters()).device)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from gpx.bases.frozen import fixed_copy
 from gpx.bases.grid_eigenfunctions.data_pass import EigenfunctionPass
 from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions, GridModes
 from gpx.bases.grid_eigenfunctions.products import ProductPlan
@@ -38,7 +39,7 @@ class GRIEFPosterior(InDoublePrecision, Posterior):
 
     def __init__(self, basis: GridEigenfunctions, mean: Mean, correction: bool) -> None:
         super().__init__()
-        self.basis = copy.deepcopy(basis).requires_grad_(False)
+        self.basis = fixed_copy(basis)
         self.mean = copy.deepcopy(mean).requires_grad_(False)
         self.correction = correction
         like = basis.nodes

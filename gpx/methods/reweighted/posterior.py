@@ -13,6 +13,7 @@ from torch.distributions import Distribution
 
 from gpx.backends import DEFAULT_BUDGET, row_chunks
 from gpx.bases.base import Basis
+from gpx.bases.frozen import fixed_copy
 from gpx.bases.sufficient_statistics import SufficientStatistics
 from gpx.inference.finite_mixture import gaussian_mixture, mixture_moments
 from gpx.likelihoods.base import Likelihood
@@ -47,7 +48,7 @@ class ReweightedPosterior(TrainedColumns, ReweightedState, Posterior):
 
     def __init__(self, basis: Basis, mean: Mean, structure: Structure) -> None:
         super().__init__()
-        self.basis = copy.deepcopy(basis).requires_grad_(False)
+        self.basis = fixed_copy(basis)
         self.mean = copy.deepcopy(mean).requires_grad_(False)
         self.structure: Structure = structure
         self._fixed: list[ReweightedWeights] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator
 
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor
 
 from gpx.backends import row_slices
 from gpx.bases.base import Basis
+from gpx.bases.frozen import fixed_copy
 from gpx.linalg.memory import working_memory
 from gpx.methods.base.posterior import Marginals, Posterior
 from gpx.methods.base.trained_columns import TrainedColumns
@@ -55,7 +55,7 @@ class QSGPPosterior(TrainedColumns, Posterior):
         super().__init__()
         self.cells = cells
         self.covariance = None if cells is None else CellCovariance(storage)
-        self.basis = copy.deepcopy(basis).requires_grad_(False)
+        self.basis = fixed_copy(basis)
         blocks, width = basis.num_blocks, basis.block_size
         self.num_dense = num_dense
         like = next(basis.parameters())
