@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Literal, get_args
 
@@ -62,8 +63,25 @@ class Standardised(nn.Module):
         self.deviation.copy_(spread * x.shape[1] ** 0.5 if self.by_number else spread)
 
 
+@contextmanager
+def evaluating(network: nn.Module) -> Iterator[None]:
+    """A context in which all modules of ``network`` are in ``eval()`` mode; then as before."""
+    parts = [part for part in network.modules() if part.training]
+    try:
+        for part in parts:
+            part.training = False
+        yield
+    finally:
+        for part in parts:
+            part.training = True
+
+
 class FeatureBody(nn.Module):
     """Maps inputs (n, d) to standardised features (n, h).
+
+    Without gradients the network is in ``eval()`` mode, as in predictions: features that a
+    posterior is solved from, and the bound of all data, must not depend on masks or on how rows are
+    batched, and must not change running statistics.
 
     Args:
         network: maps (n, d) to (n, h); None: the inputs themselves, unchanged.
@@ -79,7 +97,14 @@ class FeatureBody(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """As the class says."""
-        found: Tensor = self.standardised(x if self.network is None else self.network(x))
+        if self.network is None:
+            features = x
+        elif torch.is_grad_enabled():
+            features = self.network(x)
+        else:
+            with evaluating(self.network):
+                features = self.network(x)
+        found: Tensor = self.standardised(features)
         return found
 
     @torch.no_grad()
@@ -112,8 +137,10 @@ def feature_body(
     Args:
         name: ``identity``; ``dense``: rectified linear units and a linear output layer; a
             convolutional network without its dense layers; or a module, which is used as it is,
-            trained with the rest and, like all networks, in ``eval()`` mode in predictions. Of
-            the options below it takes only ``narrow``, which does not add a layer then.
+            trained with the rest and, like all networks, in ``eval()`` mode wherever no gradients
+            are computed. Masks of ``nn.Dropout`` come from torch's global generator, not from the
+            seed of a run. Of the options below it takes only ``narrow``, which does not add a layer
+            then.
         num_inputs: d.
         hidden, num_features: units of the hidden layers and number of outputs of ``dense``.
         image_shape, blocks: of convolutional networks.
@@ -169,17 +196,14 @@ def feature_body(
 def _num_features(network: nn.Module, num_inputs: int) -> int:
     """h of a network that maps (n, d) to (n, h), found on two rows of zeros."""
     own = next(network.parameters(), None)
-    rows = torch.zeros(2, num_inputs) if own is None else own.new_zeros(2, num_inputs)
-    modes = [(part, part.training) for part in network.modules()]
     try:
-        found = network.eval()(rows)
-    except RuntimeError as error:
+        rows = torch.zeros(2, num_inputs) if own is None else own.new_zeros(2, num_inputs)
+        with evaluating(network):
+            found = network(rows)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise ConfigError(
             f"backbone={class_name(network)}: does not take inputs (n, {num_inputs}): {error}"
         ) from error
-    finally:
-        for part, training in modes:
-            part.training = training
     if not isinstance(found, Tensor) or found.ndim != 2 or len(found) != 2:
         shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
         raise ConfigError(

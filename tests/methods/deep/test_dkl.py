@@ -9,7 +9,7 @@ from gpx.kernels import RBF
 from gpx.likelihoods import Bernoulli, Gaussian, Softmax
 from gpx.means import Constant
 from gpx.methods.deep.feature_body import Standardised
-from gpx.models import DKL, SVGP
+from gpx.models import DKL, SVDKL, SVGP
 from gpx.objectives import SVGPELBO, SampledELBO
 
 pytestmark = pytest.mark.usefixtures("float64_by_default")
@@ -127,6 +127,36 @@ def test_networks_that_do_not_fit_the_inputs_are_refused():
         DKL(**parts(), backbone=torch.nn.Unflatten(1, (1, 2)))
     with pytest.raises(ConfigError, match=r"keep=0.5: .* a network of your own"):
         DKL(**parts(), backbone=own_network(), keep=0.5)
+
+
+@pytest.mark.parametrize("layer", [torch.nn.LazyLinear(2), torch.nn.BatchNorm2d(2)])
+def test_networks_that_raise_other_errors_are_refused_by_their_name(layer):
+    words = rf"backbone={type(layer).__name__}: does not take inputs \(n, 2\): \w+"
+    with pytest.raises(ConfigError, match=words):
+        DKL(**parts(), backbone=layer)
+
+
+@pytest.mark.parametrize("make", [DKL, SVDKL])
+def test_without_gradients_networks_of_ones_own_mask_and_measure_nothing(make):
+    x, y = data()
+    network = torch.nn.Sequential(
+        torch.nn.Linear(2, 6), torch.nn.BatchNorm1d(6), torch.nn.Dropout(0.5), torch.nn.Linear(6, 2)
+    )
+    given = {name: value for name, value in parts().items() if name not in ("mean", "num_inducing")}
+    options = {"mean": Constant(0.1), "num_inducing": 9} if make is DKL else {"grid_size": 8}
+    model = make(**given, **options, backbone=network, pretrain_steps=5)
+    model.initialise(x, y, generator=draws(3))
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+
+    def found():
+        with torch.no_grad():
+            evidence = SampledELBO(NUM, expected=True).evidence(model, x, y, generator=draws(4))
+        return torch.cat([model.condition(x, y).predict(x).mean, evidence.value[None]])
+
+    assert torch.equal(found(), found())
+    assert all(torch.equal(state[name], value) for name, value in model.state_dict().items())
+    assert all(part.training for part in network)
+    assert not torch.equal(model.body(x), model.body(x))  # in training there are masks
 
 
 def test_the_sampled_bound_is_that_of_svgp_on_average():
