@@ -113,6 +113,9 @@ def in_double(module: Any, function: Callable[..., T], *args: Any) -> T:
 
     Differentiable in the parameters. A module in float64 is taken as it is; of any other, only the
     modules that hold tensors are copied, as in ``call_with``. The caller converts ``args``.
+
+    Not within ``cached_parameters``: constrained parameters that were read before keep their values
+    and dtype there, and those first read in the call stay in float64 until the end of the context.
     """
     held = itertools.chain(module.named_parameters(), module.named_buffers())
     wide = {n: t.double() for n, t in held if t.is_floating_point() and t.dtype != torch.float64}

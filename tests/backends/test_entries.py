@@ -148,8 +148,12 @@ def test_a_call_in_double_is_that_of_a_copy_in_double_with_gradients(make):
     assert all(after[name] is held[name] for name in held)
     assert all(torch.equal(after[name], value) for name, value in before.items())
     assert in_double(wide, lambda k: k) is wide
-    with parametrize.cached():  # as on a GPU; positive parameters stay those that were kept
+    with parametrize.cached():  # positive parameters that were read before are used as they are
+        narrow = kernel.evaluate(x.float())
         kept = in_double(kernel, lambda k: k.evaluate(x))
+        again = kernel.evaluate(x.float())
+    assert again.dtype == torch.float32
+    assert torch.equal(again, narrow)
     assert kept.dtype == torch.float64
     torch.testing.assert_close(kept, want, rtol=1e-5, atol=1e-6)
     assert all(after[name] is held[name] for name in held)
