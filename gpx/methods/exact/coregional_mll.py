@@ -153,7 +153,7 @@ def complete_log_density(
 def count_missing_and_rounding(
     kernel: Kernel, x: Tensor, y: Tensor, between: Tensor, noise: Tensor
 ) -> tuple[int, float]:
-    """Number of missing targets, and n v eps for ``FLOAT32_LIMIT`` (0 in float64).
+    """Number of missing targets, and n v eps for ``FLOAT32_LIMIT`` (0 in float64 and of no rows).
 
     Both in one transfer from the device.
 
@@ -162,7 +162,7 @@ def count_missing_and_rounding(
         y (n, p): NaN where a target is missing.
     """
     parts = [y.isnan().sum().reshape(1)]
-    if x.dtype == torch.float32:
+    if len(x) and x.dtype == torch.float32:
         parts += [kernel.diagonal(x[:1]), noise, between.reshape(-1)]
     missing, *given = (
         torch.cat([part.double() for part in parts]).cpu().split([part.numel() for part in parts])

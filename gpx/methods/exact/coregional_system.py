@@ -12,7 +12,7 @@ from gpx.errors import DataError
 from gpx.kernels.base import Kernel
 from gpx.kernels.over_axes import Coregionalisation
 from gpx.linalg import require_memory, upper_solve
-from gpx.methods.exact.model import kernel_matrix, noisy_cholesky
+from gpx.methods.exact.model import kernel_matrix, noisy_cholesky, warn_of_rounding
 
 
 class OutputsKernel(Kernel):
@@ -122,6 +122,8 @@ EIGEN_ARRAYS = 4
 class CompleteOutputs(OutputsSystem):
     """Without missing targets: p independent processes that share an eigendecomposition of K.
 
+    Warns if float32 has too few digits (``FLOAT32_LIMIT`` of ``gpx.methods.exact.model``).
+
     Args:
         kernel, x (n, d): K = k(x, x).
         between (p, p): B.
@@ -142,6 +144,9 @@ class CompleteOutputs(OutputsSystem):
             "use model=SVGP() with likelihood=MixedOutputs(), fewer points, or dtype=float32",
         )
         self.outputs = WhitenedOutputs.of(between, noise)
+        if n and x.dtype == torch.float32:
+            ratio = kernel.diagonal(x).max() * self.outputs.variances.max()
+            warn_of_rounding(n * float(ratio) * torch.finfo(x.dtype).eps)
         values, self.vectors = torch.linalg.eigh(kernel_matrix(kernel, x))
         variances = self.outputs.variances
         self.inverse = 1.0 / (values.clamp_min(0.0)[:, None] * variances + 1.0)  # (n, p)

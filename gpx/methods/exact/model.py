@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, runtime_checkable
@@ -96,12 +97,14 @@ def noisy_cholesky(kernel: Kernel, x: Tensor, noise: Tensor) -> tuple[Tensor, Ch
 
     name = f"the kernel matrix of {n} training points plus noise"
     with torch.no_grad():
-        told = [noise.min(), noise.mean()]
-        if x.dtype == torch.float32:
-            told.append(kernel.diagonal(x).max())
-        smallest, mean, *most = torch.stack(told).tolist()  # one transfer from the device
-        for prior in most:
-            warn_of_rounding(n * prior / smallest * torch.finfo(x.dtype).eps)
+        smallest = mean = math.inf  # without rows
+        if n:
+            told = [noise.min(), noise.mean()]
+            if x.dtype == torch.float32:
+                told.append(kernel.diagonal(x).max())
+            smallest, mean, *most = torch.stack(told).tolist()  # one transfer from the device
+            for prior in most:
+                warn_of_rounding(n * prior / smallest * torch.finfo(x.dtype).eps)
         upper, report = cholesky_in_place(
             fill,
             x.new_empty(n, n),
@@ -110,10 +113,11 @@ def noisy_cholesky(kernel: Kernel, x: Tensor, noise: Tensor) -> tuple[Tensor, Ch
         )
     if report.jitter > JITTER_SHARE * smallest:
         better = "" if x.dtype == torch.float64 else "dtype=float64 or "
+        # without numbers: Python shows a text once, and every trial point has other numbers
         warnings.warn(
-            f"{name} has a Cholesky factor only with {report.jitter:.1e} added to the noise "
-            f"variance of {smallest:.1e}, and evidence and predictions are those of the sum: take "
-            f"{better}a larger noise variance",
+            f"{name} has a Cholesky factor only with a jitter added to the noise variance that is "
+            f"above {JITTER_SHARE:.0%} of it, and evidence and predictions are those of the sum: "
+            f"take {better}a larger noise variance",
             stacklevel=2,
         )
     return upper, report

@@ -5,6 +5,7 @@ import io
 import warnings
 from collections import Counter
 from contextlib import suppress
+from functools import partial
 
 import pytest
 import torch
@@ -338,11 +339,23 @@ def test_insufficient_float32_precision_is_a_warning(missing, noise, dtype, warn
     model.likelihood.noise_variance = torch.full((P,), noise, dtype=torch.float64)
     model.kernel.outputscale = 30.0
     model, x, y = model.to(dtype), x.to(dtype), y.to(dtype)
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always")
-        with suppress(NotPositiveDefinite):  # of what is warned of
-            CoregionalMLL().evidence(model, x, y)
-    assert any("float32 has too few digits" in str(w.message) for w in found) == warned
+    for compute in (partial(CoregionalMLL().evidence, model), model.condition):
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            with suppress(NotPositiveDefinite):  # of what is warned of
+                compute(x, y)
+        assert any("float32 has too few digits" in str(w.message) for w in found) == warned
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_without_rows_the_posterior_is_the_prior(dtype):
+    model, x, y = problem()
+    model, x, y = model.to(dtype), x.to(dtype), y.to(dtype)
+    assert float(CoregionalMLL().evidence(model, x[:0], y[:0]).value.detach()) == 0.0
+    mean, variance = model.condition(x[:0], y[:0]).predict(x[:2])
+    torch.testing.assert_close(mean, torch.full((2, P), 0.3, dtype=dtype))
+    prior = model.kernel.diagonal(x[:2])[:, None] * model.between.matrix().diagonal()
+    torch.testing.assert_close(variance, prior.detach())
 
 
 def test_covariances_below_zero_by_rounding_count_as_zero():
@@ -360,6 +373,7 @@ def test_covariances_below_zero_by_rounding_count_as_zero():
     torch.testing.assert_close(found[1], below[1])
 
 
+@pytest.mark.filterwarnings("ignore:float32 has too few digits")
 def test_float32_predicts_with_noise_at_its_floor():
     x = torch.rand(40, 2, generator=draws())
     y = torch.stack([(5 * x[:, 0]).sin(), (4 * x[:, 1]).cos()], 1)

@@ -212,6 +212,29 @@ def test_a_jitter_that_is_large_beside_the_noise_is_a_warning_in_float64_too():
     model, x, y = smooth_problem(1.0, torch.float64)
     model.likelihood = Gaussian(1e-15, noise_floor=0.0).double()
     with pytest.warns(
-        UserWarning, match=r"only with 1\.0e-12 added .* 1\.0e-15, .*: take a larger"
+        UserWarning, match=r"only with a jitter added .* above 1% of it, .*: take a larger"
     ):
         model.condition(x, y)
+
+
+def test_jitters_of_several_hyperparameters_are_one_warning():
+    model, x, y = smooth_problem(1.0, torch.float64)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("default")
+        for noise in (1e-15, 2e-15):
+            model.likelihood = Gaussian(noise, noise_floor=0.0).double()
+            ExactMLL().evidence(model, x, y)
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("of_rows", [False, True])
+def test_without_rows_the_posterior_is_the_prior(dtype, of_rows):
+    model, x, y = smooth_problem(0.1, dtype)
+    none, at = slice(0, 0), x[:3]
+    if of_rows:
+        model.know_noise(torch.zeros(0, dtype=dtype))
+    assert float(ExactMLL().evidence(model, x[none], y[none]).value.detach()) == 0.0
+    mean, variance = model.condition(x[none], y[none]).predict(at)
+    assert torch.equal(mean, torch.zeros_like(mean))
+    assert torch.equal(variance, model.kernel.diagonal(at).detach())
