@@ -83,12 +83,16 @@ def allowed_memory(budget: int | str | None, device: torch.device) -> tuple[int 
     if budget is None:
         return free, free_text
     allowed = budget_in_bytes(budget)
-    text = str(allowed)
-    for size, unit in ((2**30, "GiB"), (2**20, "MiB")):
-        if allowed >= size:
-            text = f"{allowed / size:.1f}{unit}"
-            break
-    return allowed, f"memory_budget={text} may be held" + (f" ({free_text})" if free_text else "")
+    text = f"memory_budget={_in_words(allowed, '')} may be held"
+    return allowed, text + (f" ({free_text})" if free_text else "")
+
+
+def _in_words(size: int, space: str = " ") -> str:
+    """Bytes in the largest of GiB and MiB of which there is one, else as their number."""
+    for whole, unit in ((2**30, "GiB"), (2**20, "MiB")):
+        if size >= whole:
+            return f"{size / whole:,.1f}{space}{unit}"
+    return f"{size:,} bytes" if space else str(size)
 
 
 def require_memory(
@@ -114,7 +118,7 @@ def require_memory(
     allowed, limit = allowed_memory(budget, device)
     if allowed is not None and needed > allowed:
         advice = instead if isinstance(instead, str) else instead(allowed)
-        raise ConfigError(f"{what} needs about {needed / 2**30:,.1f} GiB and {limit}; {advice}")
+        raise ConfigError(f"{what} needs about {_in_words(needed)} and {limit}; {advice}")
 
 
 def available_memory(device: torch.device) -> int | None:

@@ -141,6 +141,18 @@ def test_an_array_that_does_not_fit_is_refused_with_its_size_and_a_way_out(monke
     require_memory(2**31, cpu, "this", "take less")  # nobody knows
 
 
+@pytest.mark.parametrize(
+    ("needed", "budget", "said"),
+    [
+        (2**21, "1MiB", "about 2.0 MiB and memory_budget=1.0MiB may be held"),
+        (2000, 1000, "about 2,000 bytes and memory_budget=1000 may be held"),
+    ],
+)
+def test_small_arrays_above_a_small_budget_are_said_in_units_of_their_size(needed, budget, said):
+    with pytest.raises(ConfigError, match=f"^this needs {said}"):
+        require_memory(needed, torch.device("cpu"), "this", "take less", budget)
+
+
 def test_small_arrays_do_not_ask_how_much_is_free(monkeypatch):
     def asked(device):
         raise AssertionError("asked")
