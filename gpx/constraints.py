@@ -254,15 +254,18 @@ def is_trained(module: nn.Module, name: str) -> bool:
     return all(raw.requires_grad for raw in found)
 
 
-def named_for_users(module: nn.Module) -> dict[str, nn.Parameter]:
+def named_for_users(module: nn.Module, *, shared: bool = False) -> dict[str, nn.Parameter]:
     """The parameters of ``module`` by dotted name, positive ones by that of their attribute.
 
     ``kernels.1.period`` is the unconstrained tensor that torch calls
     ``kernels.1.parametrizations.period.original``.
+
+    Args:
+        shared: whether a parameter of several parts comes with all of its names; else the first.
     """
     return {
         name.replace("parametrizations.", "").removesuffix(".original"): parameter
-        for name, parameter in module.named_parameters()
+        for name, parameter in module.named_parameters(remove_duplicate=not shared)
     }
 
 
@@ -275,17 +278,18 @@ def fix(module: nn.Module, *names: str) -> None:
     Args:
         module: kernel, mean or likelihood, or a model of them.
         names: of its parameters, dotted for those of its parts: "kernels.1.period". A parameter is
-            fixed as a whole, with a lengthscale for each input all of them.
+            fixed as a whole, with a lengthscale for each input all of them; of one that several
+            parts share, any of its names.
 
     Raises:
         ConfigError: there is no parameter of a name; none is fixed then.
     """
-    known = named_for_users(module)
+    known = named_for_users(module, shared=True)
     for name in names:
         if name not in known:
             raise ConfigError(
                 f"{class_name(module)} has no parameter {name} to fix; there are "
-                f"{', '.join(known) or 'none'}"
+                f"{', '.join(named_for_users(module)) or 'none'}"
             )
     for name in names:
         known[name].requires_grad_(False)

@@ -156,6 +156,13 @@ def test_what_is_fixed_keeps_its_value_and_unknown_names_fix_nothing():
     assert lower_limits(holder, list(holder.parameters())) == [-math.inf, -math.inf]
 
 
+@pytest.mark.parametrize("name", ["kernels.0.lengthscale", "kernels.1.lengthscale"])
+def test_a_shared_parameter_is_fixed_by_any_of_its_names(name):
+    kernel = RBF(1)
+    fix(kernel + kernel, name)
+    assert [n for n, p in named_for_users(kernel).items() if p.requires_grad] == ["outputscale"]
+
+
 def test_state_dict_and_deepcopy():
     source, target = Holder(2.5), Holder(1.0)
     target.load_state_dict(source.state_dict())
