@@ -40,9 +40,11 @@ class Selector(ABC):
 
     Attributes:
         needs_targets: whether ``given`` must be called before; regressions with Gaussian noise do.
+        fixed_number: M if it is the selector's own, as with ``Given``; None: as many as asked for.
     """
 
     needs_targets: ClassVar[bool] = False
+    fixed_number: int | None = None
 
     def given(self, residual: Tensor, noise: Tensor) -> Selector:
         """The selector for these targets; by default itself, as it does not use them.
@@ -188,9 +190,12 @@ def copy_points(parameter: Tensor, points: Tensor) -> None:
         ShapeError: M or d differ from the parameter's.
     """
     if points.shape != parameter.shape:
+        remedy = f"make the model with num_inducing={len(points)}"
+        if points.shape[1:] != parameter.shape[1:]:
+            remedy = f"give points (M, {parameter.shape[1]})"
         raise ShapeError(
             f"the model has {parameter.shape[0]} inducing points of {parameter.shape[1]} inputs, "
-            f"those to place are {tuple(points.shape)}; make it with their number (num_inducing)"
+            f"those to place are {tuple(points.shape)}; {remedy}"
         )
     parameter.copy_(points)
 
@@ -232,11 +237,33 @@ def default_num_inducing(num_data: int | None) -> int:
     )
 
 
-def describe_num_inducing(asked: int | None, size: int) -> dict[str, tuple[Any, str]]:
+def choose_num_inducing(
+    asked: int, num_data: int | None, selector: Selector, trainable: bool = True
+) -> int:
+    """Number of inducing points that a model is made with.
+
+    Args:
+        asked: the option, which gives way to the number of a selector that has its own.
+        num_data: n, which caps ``asked``; None: unknown.
+        trainable: ``InducingFeatures.trainable``; kinds that are not take no selector.
+    """
+    if trainable and selector.fixed_number is not None:
+        return selector.fixed_number
+    return asked if num_data is None else min(asked, num_data)
+
+
+def describe_num_inducing(
+    asked: int | None, size: int, selector: Selector | None = None
+) -> dict[str, tuple[Any, str]]:
     """Result of ``Model.settle`` for ``size`` inducing points, ``asked`` being the option.
 
     Empty if they are equal; otherwise the number with the reason in words.
+
+    Args:
+        selector: of a model whose size is from ``choose_num_inducing``.
     """
+    if selector is not None and selector.fixed_number == size != asked:
+        return {"num_inducing": (size, "the points that the selector was given")}
     if asked is None:
         return {"num_inducing": (size, f"half the training points, at most {MAX_DEFAULT_INDUCING}")}
     if asked == size:

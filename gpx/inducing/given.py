@@ -15,11 +15,14 @@ from gpx.kernels.base import Kernel
 class Given(Selector):
     """These points, whatever the data: ``SVGP(..., selector=Given(z))``.
 
-    The model has as many inducing points as are given, whatever its ``num_inducing``; it is placed,
-    started and trained as with any selector (``model.initialise``).
+    They are placed by ``model.initialise`` and trained as those of any selector. SVGP, SGPR, CGLB
+    and ``EffectivePrior`` have as many inducing points as are given, whatever their
+    ``num_inducing``. Other models, ``SubsetOfData`` and ``ClusterBlocks`` must be asked for just
+    this number, and refuse another. ``SubsetOfData`` takes the row nearest to each point.
 
     Args:
-        points (M, d): in the unit of the model's inputs; need not be rows of the data.
+        points (M, d): in the unit of the model's inputs, with DKL in that of its features; need not
+            be rows of the data.
 
     Raises:
         ShapeError: no matrix of at least one point. DataError: values that are not finite.
@@ -35,6 +38,11 @@ class Given(Selector):
             )
         if not bool(self.points.isfinite().all()):
             raise DataError("inducing points hold NaN or infinite values")
+
+    @property
+    def fixed_number(self) -> int:  # type: ignore[override]
+        """M: that of the points."""
+        return len(self.points)
 
     def select(
         self,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gpx.data_sized import DataSized
-from gpx.errors import ConfigError, DataError, ShapeError
+from gpx.errors import ConfigError, DataError, ShapeError, class_name
 from gpx.inducing.base import Selector, require_selector
 from gpx.inducing.kmeans import KMeans, distance_unit, nearest_centre
 from gpx.kernels.base import Kernel
@@ -209,6 +209,11 @@ class ClusterBlocks(Partition):
             self._halve(labels, x / unit, rows, range(num_blocks))
             return Blocks.of(labels, x, weights)
         centres = self.selector(x, kernel, num_blocks, generator=generator)
+        if len(centres) != num_blocks:
+            raise ConfigError(
+                f"{class_name(self.selector)} gives {len(centres)} centres and {num_blocks} blocks "
+                f"(experts have one each) were asked for: ask for {len(centres)}"
+            )
         labels = nearest_block(x, centres, weights)
         missing = num_blocks - len(torch.unique(labels))
         if missing:

@@ -7,7 +7,7 @@ import torch
 from draws import draws
 
 from gpx.errors import ConfigError, DataError, ShapeError
-from gpx.inducing import Blocks, ClusterBlocks, ColumnBlocks, RandomBlocks, require_partition
+from gpx.inducing import Blocks, ClusterBlocks, ColumnBlocks, Given, RandomBlocks, require_partition
 from gpx.inducing.partition import Regions
 from gpx.kernels import RBF
 
@@ -112,6 +112,13 @@ def test_repeated_rows_make_balanced_blocks_and_no_cells():
     assert ClusterBlocks()(x, KERNEL, 4, generator=draws()).sizes.tolist() == [8, 8, 7, 7]
     with pytest.raises(DataError, match="3 of 4 blocks have no training rows"):
         ClusterBlocks(balanced=False)(x, KERNEL, 4, generator=draws())
+
+
+@pytest.mark.parametrize("count", [4, 9])
+def test_another_number_of_blocks_than_of_given_centres_is_refused(count):
+    partition = ClusterBlocks(balanced=False, selector=Given(inputs(7)))
+    with pytest.raises(ConfigError, match=f"Given gives 7 centres and {count} blocks .* ask for 7"):
+        partition(inputs(), KERNEL, count)
 
 
 def test_what_cannot_be_partitioned_is_said():

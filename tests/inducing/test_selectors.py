@@ -12,6 +12,7 @@ from gpx.errors import ConfigError, DataError, DTypeError, ShapeError
 from gpx.inducing import (
     AdaptiveRidgeLeverage,
     Determinantal,
+    Eigenvectors,
     Given,
     GreedyConditionalVariance,
     GreedyRegression,
@@ -24,7 +25,7 @@ from gpx.inducing import (
 from gpx.kernels import RBF, Matern32
 from gpx.likelihoods import Gaussian
 from gpx.means import Constant
-from gpx.models import SGPR, SVGP, EffectivePrior
+from gpx.models import DKL, SGPR, SVGP, SWSGP, EffectivePrior
 
 ALL = [
     GreedyConditionalVariance,
@@ -299,6 +300,64 @@ def test_given_points_are_placed_as_they_are_and_the_model_starts_at_them(model,
     assert torch.equal(placed, points)
     assert placed.requires_grad
     assert (made.condition(x, y).predict(x).mean - y).std() < 0.4 * y.std()
+
+
+@pytest.mark.parametrize("model", [SVGP, SGPR, partial(EffectivePrior, prior="fitc")])
+@pytest.mark.parametrize("num_data", [None, 5, 40])
+def test_a_model_made_with_given_points_has_their_number_and_says_so(model, num_data):
+    made = model(
+        kernel=RBF(2),
+        mean=Constant(),
+        likelihood=Gaussian(0.01),
+        num_inputs=2,
+        num_data=num_data,
+        selector=Given(torch.rand(7, 2)),
+    ).double()
+    assert [len(p) for name, p in made.named_parameters() if name.startswith("inducing")] == [7]
+    said = {"num_inducing": (7, "the points that the selector was given")}
+    assert made.settle(data(5)) == said
+
+
+def test_features_without_a_selector_are_as_many_as_asked_for_beside_given_points():
+    made = SGPR(
+        kernel=RBF(2),
+        mean=Constant(),
+        likelihood=Gaussian(0.01),
+        num_inputs=2,
+        num_inducing=20,
+        selector=Given(torch.rand(7, 2)),
+        features=Eigenvectors(),
+    )
+    assert made.num_inducing == 20
+
+
+def test_blocks_are_as_large_as_the_number_of_given_points():
+    x = data(70)
+    made = EffectivePrior(
+        kernel=RBF(2),
+        mean=Constant(),
+        likelihood=Gaussian(0.01),
+        num_inputs=2,
+        num_data=70,
+        prior="pitc",
+        selector=Given(torch.rand(7, 2)),
+    ).double()
+    assert made.settle(x)["num_blocks"] == (10, "about 7 rows each")
+
+
+@pytest.mark.parametrize("model", [partial(SWSGP, num_neighbours=4), partial(DKL, num_features=2)])
+def test_a_model_with_its_own_number_says_how_to_make_it_for_given_points(model):
+    x = data(40)
+    made = model(
+        kernel=RBF(2),
+        mean=Constant(),
+        likelihood=Gaussian(0.01),
+        num_inputs=2,
+        num_inducing=20,
+        selector=Given(torch.rand(7, 2)),
+    ).double()
+    with pytest.raises(ShapeError, match=r"has 20 inducing.*\(7, 2\); .* with num_inducing=7"):
+        made.initialise(x, x.sum(1), generator=torch.Generator().manual_seed(0))
 
 
 def test_given_points_must_be_points_of_the_data_s_inputs():

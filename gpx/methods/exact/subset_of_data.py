@@ -80,7 +80,14 @@ class SubsetOfData(Model):
 
         Raises:
             DataError: fewer data than rows asked for.
+            ConfigError: a selector of another number of points than rows asked for.
         """
+        own = self.selector.fixed_number
+        if own not in (None, self._asked):
+            raise ConfigError(
+                f"{class_name(self.selector)} gives {own} points and {self._asked:,} rows were "
+                f"asked for: set num_points={own}"
+            )
         selector = self.selector.given(y - self.mean(x), training_noise(self, x))
         selection = selector.select(x, self.kernel, self.num_points, generator=generator)
         rows = selection.indices

@@ -92,8 +92,9 @@ class ConvGP(SVGP):
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
         """As in ``Model``: M, if more patches were asked for than there are."""
         size = self.inducing.shape[0]
-        if "num_inducing" not in super().settle(x):
-            return {}
+        settled = super().settle(x)
+        if "num_inducing" not in settled or self.selector.fixed_number == size:
+            return settled
         if self._asked is None:
             return {"num_inducing": (size, "half the patches of the training images, at most 512")}
         why = f"one per patch of the training images; {self._asked:,} would be more"

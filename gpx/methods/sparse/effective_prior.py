@@ -17,7 +17,7 @@ from gpx.inducing import (
     require_partition,
     require_selector,
 )
-from gpx.inducing.base import describe_num_inducing, place_points
+from gpx.inducing.base import choose_num_inducing, describe_num_inducing, place_points
 from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.inducing.partition import Regions, choose_num_blocks, require_regions
 from gpx.inference.nystrom import BlockStore, factorise, nystrom_sums
@@ -149,7 +149,7 @@ class EffectivePrior(Model):
         if learn_inducing is None:
             learn_inducing = self.structure != "none"
         self.fit_noise, self.jitter = fit_noise, jitter
-        size = num_inducing if num_data is None else min(num_inducing, num_data)
+        size = choose_num_inducing(num_inducing, num_data, self.selector, self.features.trainable)
         self.num_inducing, self._asked = size, num_inducing
         self.register_data_sized()
         self.inducing_points = nn.Parameter(
@@ -206,7 +206,7 @@ class EffectivePrior(Model):
         K is chosen anew for other data if it was not given.
         """
         self.features.require(self.kernel)
-        settled = describe_num_inducing(self._asked, self.num_inducing)
+        settled = describe_num_inducing(self._asked, self.num_inducing, self.selector)
         if self._has_partition:
             size = self.num_inducing if self.block_size is None else self.block_size
             count, reason = choose_num_blocks(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from gpx.errors import ConfigError, NotPositiveDefinite
 from gpx.inducing import GreedyConditionalVariance, KMeans, Selector, require_selector
-from gpx.inducing.base import describe_num_inducing, place_points
+from gpx.inducing.base import choose_num_inducing, describe_num_inducing, place_points
 from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.inference.nystrom import BlockStore, Whitener, factorise, longest_prefix, nystrom_sums
 from gpx.inference.nystrom_matrix import InnerFactor
@@ -127,19 +127,19 @@ class SGPR(Model):
         self.escalate = reinitialise == 0 and not self.automatic
         self._round = 0
         self._best: tuple[float, dict[str, Tensor]] | None = None
-        size = num_inducing if num_data is None else min(num_inducing, num_data)
+        size = choose_num_inducing(num_inducing, num_data, self.selector, self.features.trainable)
         self.num_inducing, self._asked = size, num_inducing
         self.inducing_points = nn.Parameter(
             torch.zeros(size, num_inputs), requires_grad=self.features.trainable
         )
 
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
-        """As in ``Model``: M, if more points were asked for than there are rows."""
+        """As in ``Model``: M, if above the number of rows, or if ``Given`` sets it."""
         self.features.require(self.kernel)
         if self.automatic:
             _require_float64(x)
             return {}
-        return describe_num_inducing(self._asked, self.num_inducing)
+        return describe_num_inducing(self._asked, self.num_inducing, self.selector)
 
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
         """Place the inducing points at the current hyperparameters, then refit the noise variance.

@@ -10,7 +10,12 @@ from torch import Tensor, nn
 
 from gpx.errors import ConfigError, class_name
 from gpx.inducing import KMeans, Selector, require_selector
-from gpx.inducing.base import copy_points, default_num_inducing, describe_num_inducing
+from gpx.inducing.base import (
+    choose_num_inducing,
+    copy_points,
+    default_num_inducing,
+    describe_num_inducing,
+)
 from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.inference.exact_solver import require_finite
 from gpx.inference.variational import (
@@ -122,14 +127,14 @@ class SVGP(Model):
         super().__init__()
         check_not_negative(jitter=jitter)
         check_at_least(1, num_inputs=num_inputs, num_inducing=num_inducing, num_data=num_data)
-        wanted = default_num_inducing(num_data) if num_inducing is None else num_inducing
-        size = wanted if num_data is None else min(wanted, num_data)
         self._asked = num_inducing
         self.kernel = kernel
         self.mean = mean
         self.likelihood = likelihood
         self.selector = KMeans() if selector is None else require_selector(selector)
         self.features: InducingFeatures = POINTS if features is None else features
+        wanted = default_num_inducing(num_data) if num_inducing is None else num_inducing
+        size = choose_num_inducing(wanted, num_data, self.selector, self.features.trainable)
         self.strategy = Whitened() if strategy is None else strategy
         self.warm_start = warm_start
         self.refit = refit
@@ -158,9 +163,9 @@ class SVGP(Model):
         return self.likelihood.num_outputs
 
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
-        """As in ``Model``: M, if more points were asked for than there are rows."""
+        """As in ``Model``: M, if above the number of rows, or if ``Given`` sets it."""
         self.features.require(self.kernel)
-        return describe_num_inducing(self._asked, self.inducing.shape[0])
+        return describe_num_inducing(self._asked, self.inducing.shape[0], self.selector)
 
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
         """Choose the inducing points; see ``warm_start``.

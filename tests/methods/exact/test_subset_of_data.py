@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gpx.errors import ConfigError, DataError, NotAvailable
-from gpx.inducing import GreedyConditionalVariance, InformativeVectors, KMeans, Uniform
+from gpx.inducing import Given, GreedyConditionalVariance, InformativeVectors, KMeans, Uniform
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian, StudentT
 from gpx.means import Constant
@@ -115,6 +115,17 @@ def test_rows_nearest_to_centres_and_the_same_row_twice():
     model = SubsetOfData(**parts(), num_points=12, selector=KMeans()).double()
     model.initialise(x, y, generator=torch.Generator().manual_seed(1))
     assert len(model.rows.unique()) == 12
+
+
+def test_given_points_choose_the_rows_nearest_to_them():
+    x, _, _ = data()
+    model, _, _, _ = made(Given(x[[3, 8, 20]] + 1e-6), points=3)
+    assert model.rows.tolist() == [3, 8, 20]
+
+
+def test_another_number_of_rows_than_of_given_points_is_refused():
+    with pytest.raises(ConfigError, match=r"Given gives 3 points and 1,000 rows .*num_points=3"):
+        made(Given(torch.rand(3, 2)), points=1000, num_data=40)
 
 
 def test_invalid_setups_are_refused():
