@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from gpx.constants import LOG_TWO_PI
 from gpx.errors import ConfigError
+from gpx.flat_parameters import assign, values_of
 from gpx.inference.auxiliary import Auxiliary, AuxiliarySolver, quadratic_lower
 from gpx.inference.exact_solver import require_finite
 from gpx.inference.kernel_gradient import KernelGradient
@@ -162,6 +163,10 @@ class CGLowerBound(Objective[SolvedModel]):
     stalls: Tensor
     refresh: Refresh | None = None
     """When v is updated at the start of a run; None: unknown, in pickles of earlier versions."""
+    _start: Tensor | None = None
+    """Parameters (P,) at the start of an iteration that has not been evaluated yet. Checkpoints do
+    not need it: after a step of first order the parameters are still there, and L-BFGS-B calls
+    ``after_step`` again when it is resumed."""
 
     def __init__(
         self,
@@ -183,21 +188,17 @@ class CGLowerBound(Objective[SolvedModel]):
         self.register_buffer("hold", torch.tensor(refresh == "iteration"))
         self.register_buffer("moved", torch.tensor(False))
         self.register_buffer("stalls", torch.tensor(0))  # those that have lowered epsilon
-        self._data: tuple[Tensor, Tensor] | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Without the training rows."""
-        return {**self.__dict__, "_data": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Also of pickles of earlier versions."""
-        super().__setstate__({"_data": None, **state})
+        super().__setstate__(state)
         if "stalls" not in self._buffers:
             self.register_buffer("stalls", torch.tensor(0))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         state_dict.setdefault(f"{prefix}stalls", torch.tensor(0))  # checkpoints of earlier versions
         super()._load_from_state_dict(state_dict, prefix, *rest)
+        self._start = None
 
     def check(self, model: SolvedModel) -> None:
         """As in ``Objective``; raises ConfigError also for models in float32."""
@@ -220,7 +221,7 @@ class CGLowerBound(Objective[SolvedModel]):
             self.hold.fill_(self.refresh == "iteration")
         self.moved.fill_(False)
         self.stalls.zero_()
-        self._data = x, y
+        self._start = None
 
     @property
     def current_solver(self) -> AuxiliarySolver:
@@ -228,20 +229,16 @@ class CGLowerBound(Objective[SolvedModel]):
         stalls = int(self.stalls)
         return replace(self.solver, epsilon=0.1**stalls * self.solver.epsilon)
 
-    @torch.no_grad()
     def after_step(self, model: SolvedModel) -> None:
-        """If the next line search keeps v, update it where that search starts.
+        """If v is kept within iterations, the next evaluation updates it for the one that begins.
 
-        The v of its first trial point would not do: if that point is far off, the bound at this v
-        is thousands of nats lower near the start, and the search finds no step that gains.
+        It does so at the parameters of now, where the line search starts. The v of the first trial
+        point would not do: if that point is far off, the bound at this v is thousands of nats
+        lower near the start, and the search finds no step that gains.
         """
-        if not bool(self.hold & self.moved) or self._data is None:
-            return
-        x, y = self._data
-        target = y - model.mean(x)
-        matrix, nystrom = self._matrices(model, x, target)
-        found = self.current_solver.solve(matrix, nystrom, target, model.auxiliary)
-        model.auxiliary.copy_(found.vector)
+        if bool(self.hold):
+            self._start = values_of(_parameters(model))
+            self.moved.fill_(False)
 
     def after_stall(self, model: SolvedModel) -> bool:
         """Lower epsilon while it is coarse; then change from "evaluation" to "iteration", once."""
@@ -253,6 +250,31 @@ class CGLowerBound(Objective[SolvedModel]):
             self.hold.fill_(True)
         self.moved.fill_(False)
         return True
+
+    def _solve(
+        self, model: SolvedModel, matrix: NoisyKernel, nystrom: NystromMatrix, target: Tensor
+    ) -> Auxiliary:
+        """Update v."""
+        found = self.current_solver.solve(matrix, nystrom, target, model.auxiliary)
+        model.auxiliary.copy_(found.vector)
+        self.moved.fill_(True)
+        return found
+
+    def _solve_at_start(self, model: SolvedModel, x: Tensor, y: Tensor) -> None:
+        """Update v at the start of the iteration, if the parameters have moved on from there."""
+        start, self._start = self._start, None
+        if start is None:
+            return
+        parameters = _parameters(model)
+        here = values_of(parameters)
+        if start.shape != here.shape or torch.equal(start, here):
+            return
+        assign(parameters, start)
+        try:
+            target = y - model.mean(x)
+            self._solve(model, *self._matrices(model, x, target), target)
+        finally:
+            assign(parameters, here)
 
     def _matrices(
         self, model: SolvedModel, x: Tensor, target: Tensor
@@ -282,7 +304,8 @@ class CGLowerBound(Objective[SolvedModel]):
         """
         self.check(model)
         check_num_data(len(model.auxiliary), x)
-        self._data = x, y
+        with torch.no_grad():  # before the graph: it changes parameters for a time
+            self._solve_at_start(model, x, y)
         target = y - model.mean(x)
         noise = model.likelihood.noise_variance
         z = model.inducing_points
@@ -291,9 +314,7 @@ class CGLowerBound(Objective[SolvedModel]):
             if bool(self.hold & self.moved):
                 found = self.current_solver.keep(matrix, nystrom, target, model.auxiliary)
             else:
-                found = self.current_solver.solve(matrix, nystrom, target, model.auxiliary)
-                model.auxiliary.copy_(found.vector)
-                self.moved.fill_(True)
+                found = self._solve(model, matrix, nystrom, target)
         terms, gradient = cg_lower_bound(
             model.kernel,
             x,
@@ -331,4 +352,11 @@ class CGLowerBound(Objective[SolvedModel]):
         and the parameters at the best one.
         """
         self.moved.fill_(False)
+        self._start = None
         return super().full_evidence(model, x, y, batch_size=batch_size, generator=generator)
+
+
+def _parameters(model: SolvedModel) -> list[nn.Parameter]:
+    """All that K, Q and the mean depend on."""
+    parts = (model.kernel, model.mean, model.likelihood)
+    return [*(p for part in parts for p in part.parameters()), model.inducing_points]
