@@ -249,7 +249,7 @@ def test_runs_of_qsgp_that_another_process_adds_are_kept(script, monkeypatch, tm
     runs = tmp_path / "runs.json"
     monkeypatch.setattr(module, "HERE", tmp_path)
     monkeypatch.setattr(module, "RUNS", runs)
-    monkeypatch.setattr(module, "record", lambda basis, chosen: None)
+    monkeypatch.setattr(module, "record", lambda *_: None)
     (tmp_path / "config.yaml").write_text("")
 
     def row_of(folder, options):

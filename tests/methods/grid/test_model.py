@@ -402,6 +402,7 @@ def test_dense_variances_ask_for_memory_before_training(share, monkeypatch):
     model, _ = grid_problems.pair(2, variance="dense")
     limits = [(10**6, "all is free"), (50_000, "little is free")]
     monkeypatch.setattr("gpx.linalg.memory.allowed_memory", lambda *_: limits[-1])
+    monkeypatch.setattr("gpx.linalg.memory.ASKED_FROM", 0)
     with pytest.raises(ConfigError, match="variance=dense factorises"):
         model.settle(x)
     limits.pop()
