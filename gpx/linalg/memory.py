@@ -104,8 +104,8 @@ def require_memory(
 ) -> None:
     """Raise ConfigError where an array that cannot be processed in parts does not fit into memory.
 
-    Free memory is asked for from ``ASKED_FROM`` bytes on: the question takes 0.3 ms, a tenth of the
-    evidence of a hundred rows.
+    Free memory is asked for from ``ASKED_FROM`` bytes on: the question reads files of the system,
+    which the evidence of a hundred rows would notice.
 
     Args:
         needed: bytes.
