@@ -63,6 +63,13 @@ def test_gradients(order):
 
 
 @pytest.mark.parametrize("order", ORDERS)
+def test_second_derivatives_by_the_inputs(order):
+    kernel = ArcCosine(order, 3, [0.7, 1.0, 1.6], 1.3)
+    x, z = inputs(4).requires_grad_(), inputs(3, seed=1).requires_grad_()
+    assert torch.autograd.gradgradcheck(lambda a, b: kernel.covariance(a, b), (x, z))
+
+
+@pytest.mark.parametrize("order", ORDERS)
 def test_parallel_opposite_and_absent_inputs(order):
     kernel, x = ArcCosine(order, 3, 0.8, 1.3), inputs(1)
     rows = torch.cat([x, 3.0 * x, -2.0 * x, torch.zeros_like(x)]).requires_grad_()
