@@ -129,7 +129,7 @@ class DirectLogistic(DiscreteWeights):
         with torch.no_grad():
             signed = y.unsqueeze(1) * self.basis(x) * self.scale.to(x.dtype)
             fit = logistic_fit(signed, y * self.mean(x), log_q, self.values())
-        prior, constant = effective_log_prior(log_q.detach().exp(), self.weights)
+        prior, constant = effective_log_prior(log_q.exp(), self.weights)
         return {
             "fit": with_gradient(fit.value, [self.logits], [fit.by_logits]),
             "weights": negative_divergence(log_q, prior).sum() + constant,

@@ -153,9 +153,10 @@ class DirectNetwork(SummedRegression, SweptRounds):
     def bound_terms(self) -> dict[str, Tensor]:
         """Terms of the bound in nats: fit, constant, weights and noise. Cost: O(h^2 b)."""
         log_q, noise = self.logits.log_softmax(-1), self.noise_terms()
-        prior, prior_constant = effective_log_prior(log_q.detach().exp(), self.weights)
+        q = log_q.exp()
+        prior, prior_constant = effective_log_prior(q, self.weights)
         return {
-            "fit": self._fit(log_q.exp()),
+            "fit": self._fit(q),
             "constant": noise.constant,
             "weights": negative_divergence(log_q, prior).sum() + prior_constant,
             "noise": noise.prior,

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from discrete_hypotheses import hypotheses, problem
-from torch.autograd.functional import jacobian
+from torch.autograd.functional import hessian, jacobian
 from torch.nn.functional import logsigmoid
 
 from gpx.bases import RandomFourier
@@ -144,6 +144,25 @@ def test_the_gradient_passes_finite_differences_under_a_mixture_of_priors():
         ends.append(float(objective.evidence(model, x, y).value.detach()))
     slope = (ends[0] - ends[1]) / 2e-5
     assert float((model.logits.grad * way).sum()) == pytest.approx(slope, rel=1e-6)
+
+
+def test_second_derivatives_of_the_divergence_from_a_mixture_of_priors_are_right():
+    x, y = data(12)
+    model = made(x, y, num_basis=4, weights=WeightGrid(5, 2.0, widths=[0.6, 1.0]))
+    grid = model.weights
+
+    def known(logits):
+        log_q = logits.log_softmax(-1)
+        each = grid.log_shares + (log_q.exp() @ grid.log_components.mT).sum(0)
+        return each.logsumexp(0) - (log_q.exp() * log_q).sum()
+
+    def found(logits):
+        model.logits = logits
+        return model.bound_terms(x, y)["weights"]
+
+    at = model.logits.detach().clone()
+    del model.logits  # a parameter takes no tensor with a graph in its place
+    torch.testing.assert_close(hessian(found, at), hessian(known, at), **EXACT)
 
 
 def test_q_starts_at_the_prior_or_narrower_where_the_prior_is_far_too_wide():

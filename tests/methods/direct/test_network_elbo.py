@@ -2,11 +2,13 @@
 
 import pytest
 import torch
-from discrete_hypotheses import hypotheses, require_slopes
+from discrete_hypotheses import hypotheses, log_likelihood, require_slopes
+from torch.autograd.functional import hessian
 
 from gpx.errors import ConfigError
 from gpx.likelihoods import Gaussian
 from gpx.methods.direct import network
+from gpx.methods.direct.mean_field import total
 from gpx.methods.direct.polynomial import num_terms
 from gpx.models import DirectNetwork, NoiseGrid, WeightGrid
 from gpx.objectives import DirectNetworkELBO
@@ -114,6 +116,29 @@ def test_under_a_mixture_of_priors_the_weights_have_the_bound_known_for_it():
     mixed = torch.logaddexp(grid.log_shares[0] + log_mass, grid.log_shares[1] + other)
     log_all = hypotheses(log_q, torch.arange(3))[1]
     assert float(want) <= float(log_all.exp() @ (mixed - log_all))
+
+
+@pytest.mark.parametrize("widths", [[1.2], [1.0, 1.5]])
+def test_second_derivatives_are_those_of_the_sum_over_hypotheses(widths):
+    x, y = data()
+    model = made(x, y, WeightGrid(3, 1.5, widths=widths), None)
+    grid, (places, drawn) = model.weights, enumerated(model)
+    of_data = log_likelihood(torch.eye(len(y)).double(), y, outputs(drawn, x), 0.3)
+    each = torch.stack([log_p[places].sum(1) for log_p in grid.log_components])
+
+    def summed(logits):
+        log_mass = logits.log_softmax(-1).gather(1, places.mT).sum(0)
+        mass = log_mass.exp()
+        return mass @ (of_data - log_mass) + (grid.log_shares + each @ mass).logsumexp(0)
+
+    def bound(logits):
+        model.logits = logits
+        return total(model.bound_terms())
+
+    at = model.logits.detach().clone()
+    del model.logits  # a parameter takes no tensor with a graph in its place
+    torch.testing.assert_close(bound(at), summed(at), **CLOSE)
+    torch.testing.assert_close(hessian(bound, at), hessian(summed, at), **CLOSE)
 
 
 @pytest.mark.parametrize("noise", [None, NOISE])
