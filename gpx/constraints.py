@@ -33,9 +33,15 @@ class Positive(nn.Module):
         floor: infimum of the natural value.
         name: of the parameter, for error messages.
 
+    Attributes:
+        bounds: lowest and largest natural value for searches that start a run; None: the floor
+            alone. Set by ``remember_bounds``; copies have them too.
+
     Raises:
         ConfigError: a negative floor.
     """
+
+    bounds: tuple[float, float] | None = None
 
     def __init__(self, floor: float = FLOOR, name: str = "a positive parameter") -> None:
         super().__init__()
@@ -322,18 +328,23 @@ def lower_limits(module: nn.Module, parameters: Sequence[nn.Parameter]) -> list[
 
 
 def limits_within(
-    module: nn.Module, parameters: Sequence[nn.Parameter], bounds: Mapping[str, tuple[float, float]]
+    module: nn.Module,
+    parameters: Sequence[nn.Parameter],
+    bounds: Mapping[str, tuple[float, float]] | None = None,
 ) -> tuple[list[float], list[float]]:
     """``lower_limits`` and upper ones (inf: none), of which ``bounds`` are in natural units.
 
     Args:
         bounds: lowest and largest value by dotted name of a positive parameter of ``module``; a
-            floor that is higher than the lowest value takes its place.
+            floor that is higher than the lowest value takes its place. None: those remembered.
 
     Raises:
         ConfigError: no positive parameter has this name, or its floor is at or above ``largest``.
     """
     known = {c.name: c for c in positive_parameters(module)}
+    if bounds is None:
+        held = {name: c.constraint.bounds for name, c in known.items()}
+        bounds = {name: each for name, each in held.items() if each is not None}
     lower, upper = lower_limits(module, parameters), [math.inf] * len(parameters)
     places = {id(parameter): i for i, parameter in enumerate(parameters)}
     for name, (lowest, largest) in bounds.items():
@@ -355,6 +366,35 @@ def limits_within(
         lower[place] = max(lower[place], float(constraint.right_inverse(low)))
         upper[place] = float(constraint.right_inverse(high))
     return lower, upper
+
+
+def bounds_of(module: nn.Module, name: str) -> tuple[float, float] | None:
+    """Bounds that the positive parameter ``module.<name>`` remembers; None: none."""
+    own = positive_parameters(module, below=False)
+    return next((c.constraint.bounds for c in own if c.name == name), None)
+
+
+def remember_bounds(module: nn.Module, bounds: Mapping[str, tuple[float, float]]) -> None:
+    """Let searches over parts of ``module`` or their copies keep ``bounds``, as ``limits_within``.
+
+    Args:
+        bounds: lowest and largest value by dotted name of a positive parameter of ``module``.
+
+    Raises:
+        ConfigError: as ``limits_within``.
+    """
+    limits_within(module, [], bounds)
+    for name, _, constraint in positive_parameters(module):
+        constraint.bounds = bounds.get(name)
+
+
+@torch.no_grad()
+def move_within_bounds(module: nn.Module) -> None:
+    """Set trained values beyond a bound that ``module`` remembers to that bound."""
+    bounded = [c.raw for c in positive_parameters(module) if c.constraint.bounds is not None]
+    for raw, low, high in zip(bounded, *limits_within(module, bounded), strict=True):
+        if raw.requires_grad:
+            raw.clamp_(low, high)
 
 
 def at_their_floor(module: nn.Module, parameters: Sequence[nn.Parameter]) -> list[str]:

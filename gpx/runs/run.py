@@ -10,6 +10,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from gpx.atomic_file import atomic_file
+from gpx.constraints import move_within_bounds, remember_bounds
 from gpx.data import Dataset
 from gpx.errors import CheckpointError, ConfigError, WriteError
 from gpx.installation import command, resuming
@@ -204,9 +205,11 @@ def _train(state: PreparedRun) -> FitResult:
 
     def initialise(watch: StartWatch) -> None:
         draws = stream(seed, "hyperparameters", device)
+        remember_bounds(state.model, state.optimizer.bounds_of_values())
         if state.start is not None:
             state.start(state.model, *state.sample, generator=draws, say=state.console.say)
             lengthen_below_steps(state.model, state.sample[0], state.console.say)
+        move_within_bounds(state.model)  # what follows is placed for the values that are trained
         state.model.initialise_watched(
             *state.sample, generator=stream(seed, "model", device), watch=watch
         )

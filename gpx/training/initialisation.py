@@ -14,9 +14,11 @@ from torch import Tensor, nn
 from gpx.constraints import (
     FLOOR,
     at_their_floor,
+    bounds_of,
     floor_of,
     is_trained,
     positive_parameters,
+    remember_bounds,
     set_above_floor,
 )
 from gpx.errors import ConfigError, DidNotConverge, NotPositiveDefinite, class_name
@@ -383,6 +385,10 @@ def exact_outputs(parts: Hyperparameters) -> list[ExactGP]:
     else:
         assert isinstance(likelihood, Gaussian)
         each = [likelihood]
+    bounds = bounds_of(likelihood, "noise_variance")
+    if bounds is not None:
+        for own in each:
+            remember_bounds(own, {"noise_variance": bounds})
     if not is_trained(likelihood, "noise_variance"):
         for own in each:
             own.requires_grad_(False)

@@ -47,8 +47,8 @@ class LBFGSB(Optimizer):
         gtol: stop when the largest gradient entry is below this.
         max_line_search: limit of evaluations per line search.
         bounds: (name, lowest, largest) of positive parameters, in natural units, as in
-            ``[("kernel.lengthscale", 0.1, 10.0)]``. No evaluation is then beyond any limit. Two
-            equal numbers hold the parameter at that value.
+            ``[("kernel.lengthscale", 0.1, 10.0)]``. No evaluation is then beyond any limit, and
+            the start of a run keeps them too. Two equal numbers hold the parameter at that value.
 
     Raises:
         ConfigError: a count below 1, a negative tolerance, or bounds that are not a name and two
@@ -102,6 +102,10 @@ class LBFGSB(Optimizer):
                 "stochastic; use a first-order optimizer"
             )
         limits_within(model, _trained(model), self.bounds)
+
+    def bounds_of_values(self) -> dict[str, tuple[float, float]]:
+        """As in ``Optimizer``."""
+        return self.bounds
 
     def run(self, session: Session) -> str:
         """As in ``Optimizer``: one search from every start of the model.

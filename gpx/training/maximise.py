@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from gpx.constraints import lower_limits
+from gpx.constraints import limits_within
 from gpx.priors import Priors
 from gpx.training.lbfgsb import LBFGSB
 
@@ -31,7 +32,8 @@ def maximise(
     """Maximise a log density, plus that of the priors, over the trained parameters of a module.
 
     Args:
-        module: changed in place; fixed parameters stay.
+        module: changed in place; fixed parameters stay, and bounds that it remembers hold
+            (``gpx.constraints.remember_bounds``).
         log_density: gives nats (), summed over the rows, at the current parameters.
         rows: number of rows; tolerances are per row.
         max_evaluations: limit of evaluations of the density.
@@ -54,5 +56,12 @@ def maximise(
         if say is not None and (number == 1 or number % SAY_EVERY == 0):
             say(f"init: {what}, evaluation {number}, {measure} {-value:+.4f}")
 
-    solver, limits = LBFGSB(ftol=ftol, gtol=gtol), lower_limits(module, parameters)
-    solver.minimise(parameters, loss, max_evaluations, after_evaluation, lower=limits)
+    lower, upper = limits_within(module, parameters)
+    LBFGSB(ftol=ftol, gtol=gtol).minimise(
+        parameters,
+        loss,
+        max_evaluations,
+        after_evaluation,
+        lower=lower,
+        upper=upper if min(upper) < math.inf else None,
+    )

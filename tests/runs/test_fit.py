@@ -790,3 +790,18 @@ class TestModules:
         options = (*QUICK, "kernel.lengthscale=0.7")
         gpx.fit(*arrays, *options, kernel=RBF(lengthscale=2.0), folder=tmp_path)
         assert OmegaConf.load(tmp_path / "config.yaml").kernel.lengthscale == 0.7
+
+
+@pytest.mark.parametrize("init", ["subset", "constants"])
+def test_bounds_of_the_optimizer_hold_in_the_start_too(init, arrays, tmp_path, monkeypatch):
+    seen = []
+    initialise = gpx.models.SGPR.initialise
+
+    def watched(self, x, y, **options):
+        seen.append(self.kernel.lengthscale.tolist())
+        initialise(self, x, y, **options)
+
+    monkeypatch.setattr(gpx.models.SGPR, "initialise", watched)
+    bounds = "optimizer.bounds=[[kernel.lengthscale,0.2,0.3]]"
+    gpx.fit(*arrays, *QUICK, f"init={init}", bounds, quiet=True, folder=tmp_path / "r")
+    assert seen == [pytest.approx([0.3, 0.3], rel=1e-9)]  # without bounds 1 and more

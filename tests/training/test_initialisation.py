@@ -4,7 +4,7 @@ import re
 import pytest
 import torch
 
-from gpx.constraints import fix
+from gpx.constraints import fix, remember_bounds
 from gpx.errors import ConfigError, NotPositiveDefinite
 from gpx.kernels import RBF, Linear, Matern32, Matern52, Periodic
 from gpx.likelihoods import Bernoulli, Gaussian, GaussianOutputs
@@ -62,6 +62,22 @@ def test_noise_on_its_floor_is_told(floor, told):
         == told
     )
     assert (model.likelihood.noise_variance.item() < 1.06 * floor) == told
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_bounds_that_a_model_remembers_hold_in_its_fit(outputs):
+    model, x, y = problem(Gaussian(1.0))
+    if outputs == 2:
+        y = torch.stack([y, y.square()], 1)
+        model.likelihood = GaussianOutputs(2, noise_variance=1.0).double()
+    remember_bounds(
+        model, {"kernel.lengthscale": (0.3, 0.4), "likelihood.noise_variance": (0.2, 0.3)}
+    )
+    start(SubsetInitialisation(num_points=60, max_evaluations=40), model, x, y)
+    # free fits have lengthscales of 0.8 and more and noise of 0.01
+    torch.testing.assert_close(model.kernel.lengthscale, torch.tensor([0.4, 0.4]).double())
+    noise = model.likelihood.noise_variance
+    torch.testing.assert_close(noise, torch.full_like(noise, 0.2))
 
 
 def test_same_seed_same_start_and_float32_models_are_served():

@@ -146,6 +146,13 @@ class Optimizer(ABC):
             trained = [p for group in model.parameter_groups().values() for p in group]
             priors.require(model, trained)
 
+    def bounds_of_values(self) -> Mapping[str, tuple[float, float]]:
+        """Lowest and largest value by dotted name of positive parameters, which the start keeps.
+
+        Default: none.
+        """
+        return {}
+
     @abstractmethod
     def run(self, session: Session) -> str:
         """Train to the end, from ``session.pending`` if there was a checkpoint.

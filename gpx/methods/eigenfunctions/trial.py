@@ -15,7 +15,7 @@ from gpx.bases.base import Spent, never
 from gpx.bases.grid_eigenfunctions.data_pass import feature_sums
 from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions
 from gpx.bases.grid_eigenfunctions.start import scales_for
-from gpx.constraints import is_trained, lower_limits, set_above_floor
+from gpx.constraints import is_trained, limits_within, set_above_floor
 from gpx.errors import NotPositiveDefinite
 from gpx.flat_parameters import assign, limits_of, values_of
 from gpx.likelihoods.gaussian import Gaussian
@@ -136,15 +136,15 @@ def _train(
             best, place = per_point, vector
         return -per_point, values_of(slopes).numpy() / -len(x)
 
-    limits = limits_of(parameters, lower_limits(modules, parameters))
-    first = np.maximum(place.numpy(), limits)
+    lowest, highest = (limits_of(parameters, each) for each in limits_within(modules, parameters))
+    first = np.clip(place.numpy(), lowest, highest)
     with suppress(NotPositiveDefinite, _TimeUp):  # the best is kept
         minimize(
             loss,
             first,
             jac=True,
             method="L-BFGS-B",
-            bounds=Bounds(limits, np.inf),
+            bounds=Bounds(lowest, highest),
             options={"maxfun": evaluations, "ftol": TRIAL_TOLERANCE},
         )
     assign(parameters, place)

@@ -6,6 +6,7 @@ import torch
 import gpx.methods.eigenfunctions.model as grief
 import gpx.methods.eigenfunctions.trial as trial
 from gpx.bases import GridEigenfunctions, GridOptions
+from gpx.constraints import remember_bounds
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Constant
@@ -71,6 +72,16 @@ def test_every_start_begins_with_the_same_mean_and_noise():
         start = starts_of(basis)[which]
         _, (alone,) = trial.best_start(basis, mean, likelihood, x, y, [start], 6)
         assert alone == pytest.approx(both[which], abs=1e-12)
+
+
+def test_training_in_a_trial_keeps_the_bounds_that_are_remembered():
+    basis, mean, likelihood, x, y = problem()
+    remember_bounds(likelihood, {"noise_variance": (0.5, 0.7)})
+    remember_bounds(basis.kernel, {"lengthscale": (3.0, 4.0)})
+    trial.best_start(basis, mean, likelihood, x, y, starts_of(basis)[1:], 15)
+    assert 0.5 - 1e-9 <= float(likelihood.noise_variance.detach()) <= 0.7 + 1e-9  # else 0.1
+    assert float(basis.kernel.lengthscale.min().detach()) >= 3.0 - 1e-9  # starts at 2
+    assert float(basis.kernel.lengthscale.max().detach()) <= 4.0 + 1e-9  # starts at 50
 
 
 def test_the_model_compares_the_search_with_what_it_began_with(monkeypatch):
