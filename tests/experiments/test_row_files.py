@@ -140,7 +140,7 @@ TABLES = {
     ),
     "deep/mnist": (
         [],
-        {"measured": lambda rows, name, folder: _of(rows, (name,), "method")},
+        {"measured": lambda rows, study, name, folder: _of(rows, (name,), "method")},
         lambda row: row["method"] == "CNN+MCD",
     ),
     "deep/fields": (
