@@ -6,9 +6,10 @@ so that subclasses need not call them.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -116,6 +117,22 @@ def check_at_least(least: int, **sizes: object) -> None:
     for name, size in sizes.items():
         if isinstance(size, WHOLE) and size < least:
             raise ConfigError(f"{name}={size} must be at least {least}")
+
+
+def check_one_of(known: Iterable[object], **words: object) -> None:
+    """Raise ConfigError for a word that is none of the known ones, with the nearest of these.
+
+    Args:
+        known: valid words.
+        words: values by the names of their arguments.
+    """
+    valid = [*known]
+    for name, word in words.items():
+        if word not in valid:
+            listed = [*map(str, valid)]
+            near = difflib.get_close_matches(word, listed, n=1) if isinstance(word, str) else []
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise ConfigError(f"{name}={word}: expected one of {', '.join(listed)}{hint}")
 
 
 def check_widths(name: str, widths: object) -> None:

@@ -12,6 +12,7 @@ from gpx.bases.random_directions import ROWS, Directions
 from gpx.errors import ConfigError, class_name
 from gpx.kernels.arc_cosine import ArcCosine
 from gpx.kernels.base import computes_as
+from gpx.tensor_checks import check_one_of
 
 
 class ArcCosineFeatures(Basis):
@@ -62,10 +63,7 @@ class ArcCosineFeatures(Basis):
             raise ConfigError(
                 f"num_basis={num_basis} and block_columns={block_columns} must be at least 1"
             )
-        if directions not in get_args(Directions):
-            raise ConfigError(
-                f"directions={directions}: expected one of {', '.join(get_args(Directions))}"
-            )
+        check_one_of(get_args(Directions), directions=directions)
         if not 0 <= seed < 2**64:
             raise ConfigError(f"seed={seed} of the weights must be in [0, 2^64)")
         self.kernel = kernel

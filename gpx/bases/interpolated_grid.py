@@ -14,6 +14,7 @@ from gpx.errors import ConfigError, ShapeError
 from gpx.kernels.base import Kernel
 from gpx.linalg.interpolation import Method, Outside, RegularAxis
 from gpx.operators import Interpolation
+from gpx.tensor_checks import check_one_of
 
 MARGIN = 2
 """Cells between the data and the ends of an axis, so that cubic stencils stay on the axis."""
@@ -73,12 +74,8 @@ class InterpolatedGrid(InDoublePrecision, Basis):
                 f"inputs; interpolation needs {MIN_POINTS}, num_basis="
                 f"{MIN_POINTS**num_inputs}, and suits up to 3 inputs"
             )
-        for name, value, allowed in (
-            ("interpolation", interpolation, get_args(Method)),
-            ("outside", outside, get_args(Beyond)),
-        ):
-            if value not in allowed:
-                raise ConfigError(f"{name}={value}: choose one of {', '.join(allowed)}")
+        check_one_of(get_args(Method), interpolation=interpolation)
+        check_one_of(get_args(Beyond), outside=outside)
         self.kernel = kernel
         self.size, self.num_inputs, self.num_basis = size, num_inputs, size**num_inputs
         self.interpolation: Method = interpolation

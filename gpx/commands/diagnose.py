@@ -33,6 +33,7 @@ from gpx.runs.further_rows import row_noise
 from gpx.runs.loading import finished_predictor
 from gpx.runs.predictor import Predictor
 from gpx.runs.trust import require_known_server
+from gpx.tensor_checks import check_one_of
 
 USAGE = """\
 Check how far a trained model can be trusted. For every run: calibration of its predictions of the
@@ -154,8 +155,7 @@ def _rows(predictor: Predictor, path: str) -> tuple[Tensor, RowNoise | None]:
 
 
 def _products(text: str) -> bool | None:
-    if text not in PRODUCTS:
-        raise ConfigError(f"products={text}: choose one of {', '.join(PRODUCTS)}")
+    check_one_of(PRODUCTS, products=text)
     return PRODUCTS[text]
 
 

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from gpx.data.columns.numbers import Floats
 from gpx.data.table import Table
-from gpx.errors import ConfigError, DataError
+from gpx.errors import DataError
 from gpx.likelihoods.base import Task, is_classification
+from gpx.tensor_checks import check_one_of
 
 Label = float | str
 """Label of a class in the data: a number or a text."""
@@ -46,8 +47,7 @@ def encode_targets(
         raise order_of_numbers(table.where, table.target_name)
     if task == "regression":
         return y, ()
-    if task not in get_args(Task):
-        raise ConfigError(f"task {task!r} is none of {', '.join(get_args(Task))}")
+    check_one_of(get_args(Task), task=task)
     if table.target_names:
         raise DataError(
             f"{table.where} has {len(table.target_names)} targets "

@@ -18,6 +18,7 @@ from gpx.data.columns.numbers import Floats
 from gpx.data.table import Table
 from gpx.errors import ConfigError, DataError
 from gpx.likelihoods.quantiles import quantile
+from gpx.tensor_checks import check_one_of
 
 Kind = Literal["log", "boxcox", "quantile"]
 
@@ -156,8 +157,7 @@ class TargetTransform:
 
 def require_known(kind: str) -> None:
     """Raise ConfigError for an unknown kind."""
-    if kind not in get_args(Kind):
-        raise ConfigError(f"target_transform={kind}: choose one of {', '.join(get_args(Kind))}")
+    check_one_of(get_args(Kind), target_transform=kind)
 
 
 def require_positive(table: Table, kind: str) -> None:

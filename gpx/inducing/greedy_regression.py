@@ -8,10 +8,9 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError
 from gpx.inducing.base import Selection, TargetSelector, fill_with_random_rows, random_rows
 from gpx.kernels.base import Kernel
-from gpx.tensor_checks import check_at_least
+from gpx.tensor_checks import check_at_least, check_one_of
 
 Score = Literal["residual", "evidence"]
 
@@ -45,8 +44,7 @@ class GreedyRegression(TargetSelector):
     """
 
     def __init__(self, score: Score = "evidence", max_candidates: int = 5_000) -> None:
-        if score not in get_args(Score):
-            raise ConfigError(f"score={score}: choose one of {', '.join(get_args(Score))}")
+        check_one_of(get_args(Score), score=score)
         check_at_least(1, max_candidates=max_candidates)
         self.score, self.max_candidates = score, max_candidates
 

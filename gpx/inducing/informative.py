@@ -7,10 +7,10 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError, DataError
+from gpx.errors import DataError
 from gpx.inducing.base import Selection, TargetSelector, random_rows
 from gpx.kernels.base import Kernel
-from gpx.tensor_checks import check_at_least
+from gpx.tensor_checks import check_at_least, check_one_of
 
 Score = Literal["entropy", "information_gain"]
 
@@ -33,8 +33,7 @@ class InformativeVectors(TargetSelector):
     """
 
     def __init__(self, score: Score = "entropy", max_candidates: int = 20_000) -> None:
-        if score not in get_args(Score):
-            raise ConfigError(f"score={score}: choose one of {', '.join(get_args(Score))}")
+        check_one_of(get_args(Score), score=score)
         check_at_least(1, max_candidates=max_candidates)
         self.score, self.max_candidates = score, max_candidates
 

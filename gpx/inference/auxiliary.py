@@ -22,7 +22,7 @@ from gpx.linalg import (
     budget_in_bytes,
     conjugate_gradients,
 )
-from gpx.tensor_checks import check_at_least
+from gpx.tensor_checks import check_at_least, check_one_of
 
 PRODUCT_DTYPES = {"float32": torch.float32, "float64": None}
 """Choices of ``product_dtype``; None: the data's own dtype."""
@@ -74,10 +74,7 @@ class AuxiliarySolver:
         if not self.epsilon > 0.0:
             raise ConfigError(f"epsilon={self.epsilon} is in nats and must be positive")
         check_at_least(1, max_iterations=self.max_iterations, restart_every=self.restart_every)
-        if self.product_dtype not in PRODUCT_DTYPES:
-            raise ConfigError(
-                f"product_dtype={self.product_dtype}: expected one of {', '.join(PRODUCT_DTYPES)}"
-            )
+        check_one_of(PRODUCT_DTYPES, product_dtype=self.product_dtype)
         if self.budget < 1:
             raise ConfigError(
                 f"memory_budget={self.memory_budget} is in bytes and must be positive"

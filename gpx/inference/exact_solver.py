@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gpx.errors import ConfigError, DataError
 from gpx.linalg import budget_in_bytes, memory_for_all
-from gpx.tensor_checks import check_at_least
+from gpx.tensor_checks import check_at_least, check_one_of
 
 SolverName = Literal["auto", "cholesky", "iterative", "barely_biased"]
 PreconditionerName = Literal["nystrom", "grief"]
@@ -55,8 +55,7 @@ def choose_solver(requested: SolverName, x: Tensor) -> SolverChoice:
     Raises:
         ConfigError: no such solver.
     """
-    if requested not in get_args(SolverName):
-        raise ConfigError(f"solver={requested}: choose one of {', '.join(get_args(SolverName))}")
+    check_one_of(get_args(SolverName), solver=requested)
     if requested != "auto":
         return SolverChoice(requested, "asked for")
     n, limit = x.shape[0], CHOLESKY_LIMIT.get(x.device.type, CHOLESKY_LIMIT["cpu"])
@@ -153,11 +152,8 @@ class IterativeOptions:
             raise ConfigError(
                 f"product_dtype={self.product_dtype}: expected float32, float64 or None"
             )
-        for name, known in (("preconditioner", PreconditionerName), ("variance", VarianceName)):
-            if getattr(self, name) not in get_args(known):
-                raise ConfigError(
-                    f"{name}={getattr(self, name)}: choose one of {', '.join(get_args(known))}"
-                )
+        check_one_of(get_args(PreconditionerName), preconditioner=self.preconditioner)
+        check_one_of(get_args(VarianceName), variance=self.variance)
 
     def points(self, n: int) -> int:
         """Number of greedy points for n training points.

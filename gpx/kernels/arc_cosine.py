@@ -10,11 +10,9 @@ import torch
 from torch import Tensor
 
 from gpx.constraints import positive_parameter
-from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 from gpx.kernels.parameters import per_dimension
-
-ORDERS = (0, 1, 2)
+from gpx.tensor_checks import check_one_of
 
 
 class ArcCosine(Kernel):
@@ -55,8 +53,7 @@ class ArcCosine(Kernel):
         active_dims: Sequence[int] | None = None,
     ) -> None:
         super().__init__(active_dims)
-        if order not in ORDERS:
-            raise ConfigError(f"order of an arc-cosine kernel is {order}; use 0, 1 or 2")
+        check_one_of((0, 1, 2), order=order)
         self.order = int(order)
         self.ard_num_dims = ard_num_dims
         positive_parameter(self, "lengthscale", per_dimension(lengthscale, ard_num_dims))

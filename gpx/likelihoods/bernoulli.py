@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 from torch.special import erfcx, log_ndtr
 
-from gpx.errors import ConfigError
 from gpx.likelihoods.base import Curvature, Likelihood, Tilted
 from gpx.likelihoods.logistic_normal import log_logistic_normal
 from gpx.likelihoods.quadrature import GaussHermite, GaussLogistic
+from gpx.tensor_checks import check_one_of
 
 MAX_Z = 12.0
 """z is clamped to this, where N(z) / Phi(z) = 2e-32 and erfcx is far from overflow."""
@@ -106,10 +106,8 @@ class Bernoulli(Likelihood):
         self, link: Link = "logit", num_nodes: int = 20, probability: Probability = "mean"
     ) -> None:
         super().__init__()
-        if link not in ("logit", "probit"):
-            raise ConfigError(f"unknown link {link!r}; expected logit or probit")
-        if probability not in ("mean", "median"):
-            raise ConfigError(f"unknown probability {probability!r}; expected mean or median")
+        check_one_of(get_args(Link), link=link)
+        check_one_of(get_args(Probability), probability=probability)
         self.link = link
         self.probability = probability
         self.quadrature = (GaussLogistic if link == "logit" else GaussHermite)(num_nodes)

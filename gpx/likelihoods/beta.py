@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 from torch.special import log_ndtr
 
 from gpx.constraints import positive_parameter
-from gpx.errors import ConfigError
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.bernoulli import Link
 from gpx.likelihoods.quadrature import GaussHermite
+from gpx.tensor_checks import check_one_of
 
 NUM_COMPONENTS = 60
 """Components of the predictive mixture: enough for their densities to overlap, see ``predictive``.
@@ -38,8 +40,7 @@ class Beta(Likelihood):
 
     def __init__(self, precision: float = 10.0, link: Link = "logit", num_nodes: int = 20) -> None:
         super().__init__()
-        if link not in ("logit", "probit"):
-            raise ConfigError(f"unknown link {link!r}; expected logit or probit")
+        check_one_of(get_args(Link), link=link)
         positive_parameter(self, "precision", precision)
         self.link = link
         self.quadrature = GaussHermite(num_nodes)

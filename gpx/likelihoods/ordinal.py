@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import get_args
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ from gpx.likelihoods.base import Curvature, Likelihood, Tilted, class_law, requi
 from gpx.likelihoods.bernoulli import Link
 from gpx.likelihoods.quadrature import GaussHermite, GaussLogistic
 from gpx.linalg.running_sum import running_sum
+from gpx.tensor_checks import check_one_of
 
 
 class Ordinal(Likelihood):
@@ -62,8 +64,7 @@ class Ordinal(Likelihood):
                 f"ordinal classes must be three or more, got {num_classes}: take "
                 "likelihood=Bernoulli() for two"
             )
-        if link not in ("logit", "probit"):
-            raise ConfigError(f"unknown link {link!r}; expected logit or probit")
+        check_one_of(get_args(Link), link=link)
         if order is not None and len(order) != num_classes:
             raise ConfigError(f"order names {len(order)} classes, and there are {num_classes}")
         self.num_classes = num_classes

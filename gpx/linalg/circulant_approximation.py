@@ -18,6 +18,7 @@ from torch import Tensor
 
 from gpx.errors import ConfigError, NotPositiveDefinite, ShapeError
 from gpx.linalg.fft_products import convolve, embed_symmetric, fast_length, spectrum
+from gpx.tensor_checks import check_one_of
 
 Kind = Literal["strang", "chan", "tyrtyshnikov"]
 
@@ -149,8 +150,7 @@ def circulant_approximation(column: Tensor, kind: Kind, levels: int = 1) -> Tens
     Raises:
         ConfigError: no such approximation; Tyrtyshnikov's of several axes.
     """
-    if kind not in _KINDS:
-        raise ConfigError(f"circulant approximation {kind!r} does not exist; one of {[*_KINDS]}")
+    check_one_of(_KINDS, kind=kind)
     if levels > 1 and kind == "tyrtyshnikov":
         raise ConfigError("tyrtyshnikov's approximation has one axis only; use chan or whittle")
     for axis in range(-levels, 0):

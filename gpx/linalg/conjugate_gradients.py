@@ -24,6 +24,7 @@ from gpx.linalg.cg_iteration import CGIteration, Product
 from gpx.linalg.cg_one_side import OneSide
 from gpx.linalg.report import SolveReport
 from gpx.linalg.stopping import RelativeResidual, StoppingRule
+from gpx.tensor_checks import check_one_of
 
 EARLY_CHECK_INTERVAL = 2
 """Steps between convergence checks within the first ten steps on a GPU. A solve with a good start
@@ -314,8 +315,7 @@ def _check(
             f"{type(stop).__name__} without a preconditioner certifies nothing; "
             "give it noise_variance (sigma^2 I is below every noisy kernel matrix)"
         )
-    if on_failure not in ("raise", "warn", "return"):
-        raise ConfigError(f'on_failure must be "raise", "warn" or "return", got {on_failure!r}')
+    check_one_of(("raise", "warn", "return"), on_failure=on_failure)
 
 
 def _check_matrix(matrix: Product | Tensor, rhs: Tensor) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError, DataError, ShapeError
+from gpx.tensor_checks import check_one_of
 
 Method = Literal["cubic", "linear", "inverse_distance"]
 Boundary = Literal["margin", "keys", "nearest"]
@@ -93,6 +94,7 @@ def cubic_weights(
 
     Source: Hultin 2017, section 3.2.1; Keys 1981.
     """
+    check_one_of(get_args(Boundary), boundary=boundary)
     m = axis.size
     least = 3 if boundary == "keys" else 4
     if m < least:
@@ -130,12 +132,10 @@ def cubic_weights(
         weights = _fold_ghosts(weights, first, last)
     elif boundary == "keys":
         weights = _fold_ghosts(weights, first, last)
-    elif boundary == "nearest":
+    else:
         upper = (f.detach() >= 0.5).unsqueeze(-1)
         one = torch.where(upper, weights.new_tensor([0, 0, 1, 0]), weights.new_tensor([0, 1, 0, 0]))
         weights = torch.where((first | last).unsqueeze(-1), one, weights)
-    else:
-        raise ConfigError(f"boundary {boundary!r} does not exist; one of margin, keys, nearest")
     # always four neighbouring grid points, given by the first one: end cells, whose ghost point has
     # weight zero by now, take the stencil of the cell beside them
     weights = torch.where(first.unsqueeze(-1), weights.roll(-1, -1), weights)
@@ -214,8 +214,7 @@ def _treat_outsiders(
 
     The mask is None where all of them do.
     """
-    if outside not in ("error", "clamp", "zero"):
-        raise ConfigError(f"outside {outside!r} does not exist; one of error, clamp, zero")
+    check_one_of(get_args(Outside), outside=outside)
     if outside == "clamp":
         if bool(x.detach().isnan().any()):
             raise DataError("inputs to interpolate hold NaN; drop or fill these rows")
@@ -270,12 +269,9 @@ def axis_weights(
     outside: Outside = "error",
 ) -> tuple[Tensor, Tensor]:
     """Indices (n, s) and weights (n, s) of x (n,) along one axis; see ``interpolate``."""
-    if method in ("linear", "inverse_distance"):
-        return linear_weights(x, axis, outside=outside)
+    check_one_of(get_args(Method), method=method)
     if method != "cubic":
-        raise ConfigError(
-            f"interpolation method {method!r} does not exist; one of {', '.join(get_args(Method))}"
-        )
+        return linear_weights(x, axis, outside=outside)
     if not isinstance(axis, RegularAxis):
         raise ConfigError(
             "cubic interpolation needs equidistant points (RegularAxis); use method='linear'"

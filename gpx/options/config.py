@@ -13,6 +13,7 @@ from gpx.errors import ConfigError
 from gpx.installation import config_folder
 from gpx.linalg import budget_in_bytes
 from gpx.options.types import check_option_names, check_option_types
+from gpx.tensor_checks import check_one_of
 
 CONFIGS = config_folder()
 """Folder of ``train.yaml`` and the config groups."""
@@ -81,8 +82,7 @@ class TrainerConfig:
 
     def __post_init__(self) -> None:
         """Check ranges; raises ConfigError."""
-        if self.dtype not in ("float32", "float64"):
-            raise ConfigError(f"trainer.dtype={self.dtype}: expected float32 or float64")
+        check_one_of(("float32", "float64"), **{"trainer.dtype": self.dtype})
         if self.matmul not in (None, "ieee", "tf32x3", "tf32"):
             raise ConfigError(
                 f"trainer.matmul={self.matmul}: expected ieee, tf32x3, tf32, or null to choose"

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from gpx.errors import ConfigError
-from gpx.tensor_checks import is_number
+from gpx.tensor_checks import check_one_of, is_number
 from gpx.training.indexed_steps import IndexedAdagrad, IndexedSparseAdam
 from gpx.training.natural_gradient import NaturalGradient
 
@@ -73,11 +73,7 @@ def require_number(option: str, value: object) -> None:
 def _require_algorithm(option: str, setting: Mapping[str, Any]) -> None:
     """Raise ConfigError for an unknown algorithm, or an option that it lacks or of another type."""
     algorithm = setting.get("algorithm", "adam")
-    if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
-        raise ConfigError(
-            f"optimizer.{option}.algorithm={_shown(algorithm)}: "
-            f"expected one of {', '.join(ALGORITHMS)}"
-        )
+    check_one_of(ALGORITHMS, **{f"optimizer.{option}.algorithm": _shown(algorithm)})
     parameters = inspect.signature(ALGORITHMS[algorithm]).parameters
     taken = {name: p.default for name, p in parameters.items() if name not in ("params", "lr")}
     for name, value in setting.items():

@@ -86,9 +86,9 @@ def test_inputs_beyond_the_grid_go_to_its_edge_or_are_refused():
 def test_what_does_not_fit():
     with pytest.raises(ConfigError, match=r"num_basis=90 makes a grid of 1 points .* for 8 inputs"):
         InterpolatedGrid(RBF(8), 90, 8)
-    with pytest.raises(ConfigError, match="interpolation=spline: choose one of cubic, linear"):
+    with pytest.raises(ConfigError, match="interpolation=spline: expected one of cubic, linear"):
         InterpolatedGrid(RBF(1), 90, 1, interpolation="spline")
-    with pytest.raises(ConfigError, match="outside=fly: choose one of clamp, error"):
+    with pytest.raises(ConfigError, match="outside=fly: expected one of clamp, error"):
         InterpolatedGrid(RBF(1), 90, 1, outside="fly")
     with pytest.raises(ShapeError, match="made for 2 inputs, got 3 columns"):
         placed(inputs())(torch.zeros(4, 3))

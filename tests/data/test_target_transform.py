@@ -151,13 +151,13 @@ def test_targets_that_have_no_transform() -> None:
         ):
             require_positive(table, kind)
     require_positive(table, "quantile")
-    with pytest.raises(ConfigError, match="target_transform=logs: choose one of log, boxcox"):
+    with pytest.raises(ConfigError, match="target_transform=logs: expected one of log, boxcox"):
         require_positive(table, "logs")
     with pytest.raises(DataError, match="are 2, so target_transform=log cannot be fitted"):
         TargetTransform.fitted("log", np.full(9, 2.0))
     with pytest.raises(DataError, match="which needs three quantiles"):
         TargetTransform.fitted("quantile", np.array([1.0, 2.0] * 40))
-    with pytest.raises(ConfigError, match="target_transform=sqrt: choose one of log, boxcox, quan"):
+    with pytest.raises(ConfigError, match="target_transform=sqrt: expected one of log, boxcox, q"):
         TargetTransform.fitted("sqrt", np.arange(9.0))
 
 

@@ -163,7 +163,7 @@ def test_the_evidence_is_that_of_the_subset_of_regressors():
 def test_what_does_not_fit_is_said():
     x, y, kernel = data()
     noise = torch.tensor(0.1, dtype=torch.float64)
-    with pytest.raises(ConfigError, match="score=rss: choose one of residual, evidence"):
+    with pytest.raises(ConfigError, match="score=rss: expected one of residual, evidence"):
         GreedyRegression("rss")
     with pytest.raises(ConfigError, match="GreedyRegression chooses by the targets: call given"):
         GreedyRegression()(x, kernel, 5)

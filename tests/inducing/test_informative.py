@@ -118,7 +118,7 @@ def test_what_does_not_fit_is_said():
     x, y, kernel = data()
     with pytest.raises(DataError, match="31 rows were asked for but there are only 30"):
         InformativeVectors().rows(x, y, kernel, NOISE, 31)
-    with pytest.raises(ConfigError, match="score=variance: choose one of entropy"):
+    with pytest.raises(ConfigError, match="score=variance: expected one of entropy"):
         InformativeVectors("variance")
     with pytest.raises(ConfigError, match=r"max_candidates=\S+ must be at least 1"):
         InformativeVectors(max_candidates=0)

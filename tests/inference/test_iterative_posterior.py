@@ -371,14 +371,14 @@ def test_the_rank_follows_the_number_of_points_and_the_memory():
 
 
 def test_options_are_checked():
-    with pytest.raises(ConfigError, match=r"solver=lu: choose one of auto, cholesky"):
+    with pytest.raises(ConfigError, match=r"solver=lu: expected one of auto, cholesky"):
         ExactGP(kernel=RBF(), mean=Zero(), likelihood=Gaussian(), solver="lu")
     for options, text in (
         ({"rank": 0}, "rank=0"),
         ({"rank": "many"}, "rank=many: expected a whole number or the word auto"),
         ({"tolerance": 0.0}, "must be positive"),
         ({"product_dtype": "float16"}, "product_dtype=float16"),
-        ({"variance": "love"}, "variance=love: choose one of lanczos"),
+        ({"variance": "love"}, "variance=love: expected one of lanczos"),
     ):
         with pytest.raises(ConfigError, match=text):
             IterativeOptions(**options)

@@ -38,7 +38,7 @@ TINY = [
         (["kernel.lengthscal=2"], "did you mean kernel.lengthscale"),
         (["trainer.max_steps=abc"], "trainer.max_steps"),
         (["trainer.max_steps=0"], "trainer.max_steps=0: expected at least 1"),
-        (["trainer.dtype=float16"], "expected float32 or float64"),
+        (["trainer.dtype=float16"], "dtype=float16: expected one of float32, float64; did"),
         (["trainer.device=tpu0"], "trainer.device=tpu0"),
         (["seed"], "write name=value"),
         (["data.split=99"], "data.split=99"),

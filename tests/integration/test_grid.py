@@ -86,7 +86,7 @@ def test_a_table_with_axis_columns(composed, tmp_path):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (["grid.gaps=fil"], "choose one of auto"),
+        (["grid.gaps=fil"], "expected one of auto"),
         (["grid.gaps=full"], "have no row"),
         (["kernel=matern32"], "does not factor"),
         (["approx.axes=[[0,1]]"], "exactly once"),

@@ -353,7 +353,7 @@ def test_recalibration_is_of_the_transformed_target(train, skewed, tmp_path, nam
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["data.target_transform=sqrt"], "data.target_transform=sqrt: choose one of log, boxcox"),
+        (["data.target_transform=sqrt"], "data.target_transform=sqrt: expected one of log, boxcox"),
         (["likelihood=student_t", "approx=svgp"], "=log needs likelihood=gaussian"),
         (["likelihood=poisson", "approx=svgp"], "needs a single target that is a number|count"),
         (

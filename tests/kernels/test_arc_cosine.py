@@ -103,7 +103,7 @@ def test_variances_and_degree():
 
 
 def test_what_does_not_fit():
-    with pytest.raises(ConfigError, match="order of an arc-cosine kernel is 3; use 0, 1 or 2"):
+    with pytest.raises(ConfigError, match="order=3: expected one of 0, 1, 2"):
         ArcCosine(3)
     with pytest.raises(ShapeError, match="has 2 lengthscales but the inputs have 3"):
         ArcCosine(1, 2).evaluate(inputs())

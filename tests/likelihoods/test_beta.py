@@ -137,7 +137,7 @@ def test_other_targets_are_refused_in_a_sentence(wrong):
 
 
 def test_links_and_precisions_that_make_no_sense_are_refused():
-    with pytest.raises(ConfigError, match="expected logit or probit"):
+    with pytest.raises(ConfigError, match="expected one of logit, probit"):
         Beta(link="cauchit")
     with pytest.raises(ConfigError, match="precision was set to -1; it must be above its floor"):
         Beta(-1.0)

@@ -238,7 +238,7 @@ def test_float32_follows_float64(case):
 
 
 def test_unknown_link_is_refused():
-    with pytest.raises(ConfigError, match="expected logit or probit"):
+    with pytest.raises(ConfigError, match="expected one of logit, probit"):
         Bernoulli("cauchit")
 
 

@@ -223,7 +223,7 @@ def test_other_targets_are_refused_in_a_sentence():
 def test_labels_and_links_that_make_no_sense_are_refused():
     with pytest.raises(ShapeError, match="labels reach from 0 to 4, expected 0 to 3"):
         Ordinal(4).log_prob(Y + torch.tensor([0.0, 0, 0, 1]), Y)
-    with pytest.raises(ConfigError, match="expected logit or probit"):
+    with pytest.raises(ConfigError, match="expected one of logit, probit"):
         Ordinal(3, "cauchit")
     with pytest.raises(ConfigError, match="order names 2 classes, and there are 3"):
         Ordinal(3, order=["a", "b"])

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gpx.errors import ConfigError, DataError, ShapeError
 from gpx.linalg import running_sum
+from gpx.tensor_checks import check_one_of
 
 GridKind = Literal["equispaced", "quantile", "kmeans"]
 LLOYD_STEPS = 50
@@ -50,10 +51,7 @@ class GridOptions:
                 f"points_per_dim={self.points_per_dim}: a grid needs at least 2 nodes "
                 "along a column"
             )
-        if self.kind not in get_args(GridKind):
-            raise ConfigError(
-                f"kind={self.kind} of a grid: choose one of {', '.join(get_args(GridKind))}"
-            )
+        check_one_of(get_args(GridKind), kind=self.kind)
         if not self.margin >= 0.0:
             raise ConfigError(
                 f"margin={self.margin} is a share of the range and cannot be negative"

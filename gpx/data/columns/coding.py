@@ -16,8 +16,8 @@ from gpx.data.columns.dates import UNIT
 from gpx.data.columns.frame import Frame
 from gpx.data.columns.gaps import FEW_GAPS, STAND_INS, stand_ins
 from gpx.data.columns.numbers import Floats
-from gpx.errors import ConfigError, DataError
-from gpx.tensor_checks import check_at_least
+from gpx.errors import DataError
+from gpx.tensor_checks import check_at_least, check_one_of
 
 logger = logging.getLogger(__name__)
 
@@ -107,12 +107,8 @@ class Coding:
 
     def __post_init__(self) -> None:
         """Check the policies; raises ConfigError."""
-        for name, value, known in (
-            ("missing", self.missing, get_args(Missing)),
-            ("unseen", self.unseen, get_args(Unseen)),
-        ):
-            if value not in known:
-                raise ConfigError(f"{name}={value}: choose one of {', '.join(known)}")
+        check_one_of(get_args(Missing), missing=self.missing)
+        check_one_of(get_args(Unseen), unseen=self.unseen)
         check_at_least(1, max_categories=self.max_categories)
 
     @classmethod

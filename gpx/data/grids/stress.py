@@ -11,7 +11,7 @@ import numpy as np
 from gpx.data.columns.numbers import Floats
 from gpx.data.grids.values import GridSource, GridValues, require_table_memory
 from gpx.errors import ConfigError
-from gpx.tensor_checks import check_at_least, check_not_negative
+from gpx.tensor_checks import check_at_least, check_not_negative, check_one_of
 
 FIELDS = ("membrane", "rastrigin")
 
@@ -53,8 +53,7 @@ class GridStress(GridSource):
         split_seed: int = 0,
     ) -> None:
         super().__init__(hold_out, hold_out_axis, None, split, test_fraction, root, split_seed)
-        if field not in FIELDS:
-            raise ConfigError(f"field={field}: choose one of {', '.join(FIELDS)}")
+        check_one_of(FIELDS, field=field)
         sizes = tuple(int(m) for m in shape)
         if not sizes or min(sizes) < 2 or (field == "membrane" and len(sizes) != 3):
             raise ConfigError(

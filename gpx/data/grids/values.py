@@ -16,6 +16,7 @@ from gpx.data.source import DataSource, Rows
 from gpx.data.table import Table
 from gpx.errors import ConfigError, DataError
 from gpx.linalg.memory import available_memory
+from gpx.tensor_checks import check_one_of
 
 HOLD_OUT = ("cells", "slices", "tail", "mask")
 
@@ -209,8 +210,7 @@ class GridSource(DataSource):
         split_seed: int = 0,
     ) -> None:
         super().__init__(split, test_fraction, root, split_seed)
-        if hold_out not in HOLD_OUT:
-            raise ConfigError(f"hold_out={hold_out}: choose one of {', '.join(HOLD_OUT)}")
+        check_one_of(HOLD_OUT, hold_out=hold_out)
         self.hold_out = hold_out
         self.hold_out_axis = hold_out_axis
         self.axes = axes

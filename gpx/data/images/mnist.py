@@ -15,7 +15,8 @@ from gpx.data.images.pixels import pixel_names
 from gpx.data.images.source import ImageSource
 from gpx.data.source import DataSource
 from gpx.data.table import Table
-from gpx.errors import ConfigError, DataError
+from gpx.errors import DataError
+from gpx.tensor_checks import check_one_of
 
 SUBSETS = ("auto", "all", "test")
 SIDE = 28
@@ -75,7 +76,7 @@ class MNIST(ImageSource):
         split_seed: int = 0,
     ) -> None:
         super().__init__(train_size, noise, split, test_fraction, root, split_seed)
-        _require_known("subset", subset)
+        check_one_of(SUBSETS, subset=subset)
         self.subset = subset
 
     def images(self) -> Table:
@@ -103,7 +104,7 @@ class MNISTParity(DataSource):
         split_seed: int = 0,
     ) -> None:
         super().__init__(split, test_fraction, root, split_seed)
-        _require_known("images", images)
+        check_one_of(SUBSETS, images=images)
         self.images = images
 
     def table(self) -> Table:
@@ -111,11 +112,6 @@ class MNISTParity(DataSource):
         table = _digits("mnist_parity", "images", self.images, self.root)
         notes = f"parity of the digit; {table.notes}"
         return replace(table, y=table.y % 2.0, target_name="odd", notes=notes)
-
-
-def _require_known(option: str, subset: str) -> None:
-    if subset not in SUBSETS:
-        raise ConfigError(f"{option}={subset}: expected one of {', '.join(SUBSETS)}")
 
 
 def _digits(name: str, option: str, subset: str, root: str | None) -> Table:

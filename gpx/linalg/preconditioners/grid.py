@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from gpx.linalg.kronecker import flatten_index, split_index
 from gpx.linalg.kronecker_extremes import KroneckerExtremes, kronecker_extremes
 from gpx.linalg.preconditioners.grid_low_rank import GridLowRankPlusNoise
 from gpx.linalg.preconditioners.low_rank import LowRankPlusNoise, Woodbury
+from gpx.tensor_checks import check_one_of
 
 EIGENVALUE_FLOOR = 1e-12
 """Relative floor of each factor's eigenvalues: those of smooth kernels are rounded below zero."""
@@ -110,8 +111,7 @@ def missing_grid_preconditioner(
 
 def _cells(eigenvectors: Sequence[Tensor], points: Tensor, form: Form) -> tuple[Tensor, ...]:
     """Index of each point along every axis."""
-    if form not in ("dense", "kronecker"):
-        raise ConfigError(f'form must be "dense" or "kronecker", got {form!r}')
+    check_one_of(get_args(Form), form=form)
     if form == "kronecker" and any(q.shape[0] != q.shape[1] for q in eigenvectors):
         raise ConfigError(
             "the kronecker form takes the square eigenvectors of the grid's factors, got "

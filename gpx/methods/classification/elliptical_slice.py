@@ -22,6 +22,7 @@ from gpx.methods.classification.sampled_posterior import prior_factors
 from gpx.sampling.convergence import agreement
 from gpx.sampling.seeds import stream
 from gpx.sampling.slices import LineSlices, elliptical_slice
+from gpx.tensor_checks import check_one_of
 
 BRACKET_WIDTH = 2.0
 """Initial bracket of a slice along a line, in standard deviations."""
@@ -89,8 +90,7 @@ class EllipticalSlice(Chain[SampledGP]):
                 f"updates={updates} must be at least 1 and iterations={iterations} at least thin, "
                 "for one sample"
             )
-        if around not in get_args(Around):
-            raise ConfigError(f"around={around}: choose one of {', '.join(get_args(Around))}")
+        check_one_of(get_args(Around), around=around)
         self.chains, self.thin, self.updates = chains, thin, updates
         self.burn_in, self.iterations = burn_in, iterations
         self.asked = burn_in + iterations

@@ -8,7 +8,6 @@ from typing import Literal, get_args
 import torch
 from torch import nn
 
-from gpx.errors import ConfigError
 from gpx.kernels.convolutional import ImageShape
 from gpx.methods.deep.convolutions import (
     BatchNorm,
@@ -18,7 +17,7 @@ from gpx.methods.deep.convolutions import (
     ResidualBlock,
 )
 from gpx.methods.deep.draws import draws_of
-from gpx.tensor_checks import check_at_least
+from gpx.tensor_checks import check_at_least, check_one_of
 
 Backbone = Literal[
     "lenet_small",
@@ -69,8 +68,7 @@ def convolutional_features(
     Source: the published implementation of Tran et al., "Calibrating deep convolutional Gaussian
     processes", AISTATS 2019; ``lenet_small`` is the first with filters of 3 x 3 and no padding.
     """
-    if name not in get_args(Backbone):
-        raise ConfigError(f"backbone={name}: expected one of {', '.join(get_args(Backbone))}")
+    check_one_of(get_args(Backbone), backbone=name)
     check_at_least(1, blocks=blocks)
     if name == "resnet":
         layers = _resnet(shape, keep, penalty, blocks)

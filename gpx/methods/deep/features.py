@@ -21,6 +21,7 @@ from gpx.kernels import RBF, ArcCosine
 from gpx.kernels.base import Kernel, computes_as
 from gpx.methods.deep.signs import SignFrequencies
 from gpx.methods.deep.weights import DroppedWeights, MeanFieldWeights, RandomWeights
+from gpx.tensor_checks import check_one_of
 
 Frequency = Literal["fixed", "learned", "dropout", "point", "fixed_signs", "learned_signs"]
 """Drawn once; with a Gaussian posterior for each entry; with Monte Carlo dropout of the inputs;
@@ -93,12 +94,8 @@ def layer_features(
     Raises:
         ConfigError: an unknown option, or one that does not fit the kernel.
     """
-    for name, given, known in (
-        ("frequencies", frequencies, get_args(Frequency)),
-        ("directions", directions, get_args(Directions)),
-    ):
-        if given not in known:
-            raise ConfigError(f"{name}={given}: expected one of {', '.join(known)}")
+    check_one_of(get_args(Frequency), frequencies=frequencies)
+    check_one_of(get_args(Directions), directions=directions)
     if not isinstance(kernel, ArcCosine) and num_features % 2:
         raise ConfigError(
             f"num_features={num_features}: Fourier features come in pairs of a cosine and a sine, "

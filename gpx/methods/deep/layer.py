@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from gpx.bases.random_directions import Directions
-from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 from gpx.kernels.for_inputs import for_inputs
 from gpx.methods.base.posterior import Marginals
@@ -22,7 +21,7 @@ from gpx.methods.deep.weights import (
     RandomWeights,
     check_keep,
 )
-from gpx.tensor_checks import check_at_least
+from gpx.tensor_checks import check_at_least, check_one_of
 
 Covariance = Literal["mean_field", "full", "dropout"]
 """The family of q over the weights; see ``gpx.methods.deep.weights``."""
@@ -75,10 +74,7 @@ class GPLayer(nn.Module):
     ) -> None:
         super().__init__()
         check_at_least(1, num_inputs=num_inputs, num_outputs=num_outputs, num_features=num_features)
-        if covariance not in get_args(Covariance):
-            raise ConfigError(
-                f"covariance={covariance}: expected one of {', '.join(get_args(Covariance))}"
-            )
+        check_one_of(get_args(Covariance), covariance=covariance)
         check_keep(keep)
         self.num_inputs = num_inputs
         self.features = layer_features(

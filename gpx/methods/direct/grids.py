@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError, class_name
-from gpx.tensor_checks import check_at_least
+from gpx.tensor_checks import check_at_least, check_one_of
 
 Prior = Literal["gaussian", "uniform"]
 
@@ -124,8 +124,7 @@ class WeightGrid(Grid):
         check_at_least(1, num_values=num_values)
         if not 0.0 < half_width < math.inf:
             raise ConfigError(f"half_width={half_width} must be above 0 and finite")
-        if prior not in get_args(Prior):
-            raise ConfigError(f"prior={prior}: expected one of {', '.join(get_args(Prior))}")
+        check_one_of(get_args(Prior), prior=prior)
         if values is None:
             middle = 0.5 * (num_values - 1)
             places = (torch.arange(num_values, dtype=torch.float64) - middle) / max(middle, 0.5)

@@ -19,7 +19,7 @@ from gpx.methods.exact.barely_biased import (
 )
 from gpx.methods.exact.iterative_mll import ProbedMLL, ProbeKind
 from gpx.methods.exact.model import ExactModel
-from gpx.tensor_checks import check_at_least
+from gpx.tensor_checks import check_at_least, check_one_of
 
 
 class BarelyBiasedMLL(ProbedMLL):
@@ -51,8 +51,7 @@ class BarelyBiasedMLL(ProbedMLL):
         if not (bias > 0.0 and math.isfinite(bias)):
             raise ConfigError(f"bias={bias}: expected a positive number of nats")
         check_at_least(1, max_steps=max_steps)
-        if estimate not in get_args(Estimate):
-            raise ConfigError(f"estimate={estimate}: expected below or middle")
+        check_one_of(get_args(Estimate), estimate=estimate)
         self.bias, self.max_steps = bias, max_steps
         self.estimate: Estimate = estimate
 

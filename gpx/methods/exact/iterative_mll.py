@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from gpx.constants import LOG_TWO_PI
-from gpx.errors import ConfigError
 from gpx.inference.exact_solver import require_finite
 from gpx.inference.log_density import LogDensityGradient
 from gpx.inference.noisy_kernel import PreconditionedKernel
@@ -28,7 +27,7 @@ from gpx.linalg.trace import FixedProbes, mean_and_error
 from gpx.methods.base.objective import Evidence, Facts, Objective
 from gpx.methods.exact.model import ExactModel
 from gpx.methods.exact.preconditioned_gradient import preconditioned_gradient
-from gpx.tensor_checks import check_at_least
+from gpx.tensor_checks import check_at_least, check_one_of
 
 Criterion = Literal["evidence", "residual_per_row"]
 ProbeKind = Literal["rademacher", "gaussian"]
@@ -192,8 +191,7 @@ class ProbedMLL(Objective[ExactModel]):
     def __init__(self, probes: int, kind_of_probes: ProbeKind, resample: bool) -> None:
         super().__init__()
         check_at_least(1, probes=probes)
-        if kind_of_probes not in get_args(ProbeKind):
-            raise ConfigError(f"kind_of_probes={kind_of_probes}: expected rademacher or gaussian")
+        check_one_of(get_args(ProbeKind), kind_of_probes=kind_of_probes)
         self.probes, self.kind_of_probes = probes, kind_of_probes
         self.draws = FixedProbes(resample)
 
@@ -242,13 +240,13 @@ class IterativeMLL(ProbedMLL):
     ) -> None:
         super().__init__(probes, kind_of_probes, resample)
         check_at_least(1, max_iterations=max_iterations)
-        if criterion == "evidence":
-            self.stop: StoppingRule = EvidenceBound(tolerance)
-        elif criterion == "residual_per_row":
-            self.stop = AbsoluteResidual(tolerance, per_row=True)
-        else:
-            raise ConfigError(f"criterion={criterion}: expected evidence or residual_per_row")
+        check_one_of(get_args(Criterion), criterion=criterion)
         self.corrected = criterion == "evidence"
+        self.stop: StoppingRule = (
+            EvidenceBound(tolerance)
+            if self.corrected
+            else AbsoluteResidual(tolerance, per_row=True)
+        )
         self.max_iterations = max_iterations
         self.warm_start = warm_start
         if warm_start:

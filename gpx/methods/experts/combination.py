@@ -7,16 +7,15 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError
 from gpx.methods.base.posterior import Marginals
+from gpx.tensor_checks import check_one_of
 
 CombinationRule = Literal["poe", "gpoe", "bcm", "rbcm", "grbcm"]
 
 
 def require_rule(rule: str) -> None:
     """Raise ConfigError unless ``rule`` is a ``CombinationRule``."""
-    if rule not in get_args(CombinationRule):
-        raise ConfigError(f"rule={rule}: choose one of {', '.join(get_args(CombinationRule))}")
+    check_one_of(get_args(CombinationRule), rule=rule)
 
 
 class Combination:

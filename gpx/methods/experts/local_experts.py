@@ -24,7 +24,7 @@ from gpx.methods.experts.local_posterior import LocalExpertsPosterior
 from gpx.methods.experts.parts import ExpertParts, OwnHyperparameters
 from gpx.methods.experts.rows import ExpertRows
 from gpx.priors import Priors
-from gpx.tensor_checks import check_at_least
+from gpx.tensor_checks import check_at_least, check_one_of
 
 Sharing = Literal["own", "shared"]
 
@@ -78,10 +78,7 @@ class LocalExperts(Model):
     ) -> None:
         super().__init__()
         check_at_least(1, num_experts=num_experts, points_per_expert=points_per_expert)
-        if hyperparameters not in get_args(Sharing):
-            raise ConfigError(
-                f"hyperparameters={hyperparameters}: choose one of {', '.join(get_args(Sharing))}"
-            )
+        check_one_of(get_args(Sharing), hyperparameters=hyperparameters)
         cut = ClusterBlocks(balanced=False) if partition is None else require_partition(partition)
         self.partition = require_regions(cut, type(self).__name__)
         self.kernel, self.mean = kernel, mean

@@ -15,6 +15,7 @@ from gpx.methods.grid.axes import GriddedRows
 from gpx.methods.grid.gap_preconditioners import fill_preconditioner, ignore_preconditioner
 from gpx.methods.grid.system import GridSystem
 from gpx.operators import KroneckerPlusDiagonal
+from gpx.tensor_checks import check_one_of
 
 Gaps = Literal["auto", "full", "fill", "ignore", "penalize"]
 OnFailure = Literal["raise", "warn", "return"]
@@ -55,11 +56,7 @@ class GapOptions:
 
     def __post_init__(self) -> None:
         """Check ranges; raises ConfigError."""
-        if self.gaps not in get_args(Gaps):
-            raise ConfigError(
-                f"gaps={self.gaps}: choose one of {', '.join(get_args(Gaps))} "
-                "(fill is right unless nearly everything is missing)"
-            )
+        check_one_of(get_args(Gaps), gaps=self.gaps)
         if not self.tolerance > 0.0 or self.max_iterations < 1:
             raise ConfigError(
                 f"tolerance={self.tolerance} must be positive and max_iterations="
@@ -67,8 +64,7 @@ class GapOptions:
             )
         if self.precondition_rank is not None and self.precondition_rank < 0:
             raise ConfigError(f"precondition_rank={self.precondition_rank} must be 0 or more")
-        if self.precondition_power not in (0.5, 1.0):
-            raise ConfigError(f"precondition_power={self.precondition_power}: 1 or 0.5")
+        check_one_of((0.5, 1.0), precondition_power=self.precondition_power)
         if not self.penalty > 0.0:
             raise ConfigError(f"penalty={self.penalty} must be positive")
         if self.memory_budget is not None and budget_in_bytes(self.memory_budget) < 1:

@@ -30,6 +30,7 @@ from gpx.methods.grid.system import (
     blocks,
     observed_factor,
 )
+from gpx.tensor_checks import check_one_of
 
 TraceName = Literal["auto", "nystrom", "dense", "hutchinson"]
 
@@ -119,8 +120,7 @@ class GCV(GridObjective):
 
     def __init__(self, trace: TraceName = "auto", probes: int = 10) -> None:
         super().__init__(probes)
-        if trace not in get_args(TraceName):
-            raise ConfigError(f"trace={trace}: choose one of {', '.join(get_args(TraceName))}")
+        check_one_of(get_args(TraceName), trace=trace)
         self.trace: TraceName = trace
 
     @property

@@ -34,6 +34,7 @@ from gpx.methods.grid.logdet import (
     sampled_logdet,
 )
 from gpx.methods.grid.system import FactorGradient, GridSystem, factorises_observed
+from gpx.tensor_checks import check_one_of
 
 KIND_WHEN_UNCONVERGED: dict[str, Kind] = {"fill": "lower_bound", "ignore": "upper_bound"}
 """Kind of an otherwise exact evidence after a solve that did not converge, or not far enough."""
@@ -239,8 +240,7 @@ class GridMLL(GridObjective):
         self, logdet: LogdetName = "auto", probes: int = 10, bracket: bool = False
     ) -> None:
         super().__init__(probes)
-        if logdet not in get_args(LogdetName):
-            raise ConfigError(f"logdet={logdet}: choose one of {', '.join(get_args(LogdetName))}")
+        check_one_of(get_args(LogdetName), logdet=logdet)
         self.logdet: LogdetName = logdet
         self.bracket = bracket
 

@@ -24,6 +24,7 @@ from gpx.methods.grid.system import (
     observed_covariance,
     observed_factor,
 )
+from gpx.tensor_checks import check_one_of
 
 VarianceName = Literal["auto", "dense", "fill", "ignore", "sampled", "rank_reduced"]
 
@@ -61,10 +62,7 @@ class VarianceOptions:
 
     def __post_init__(self) -> None:
         """Check ranges; raises ConfigError."""
-        if self.variance not in get_args(VarianceName):
-            raise ConfigError(
-                f"variance={self.variance}: choose one of {', '.join(get_args(VarianceName))}"
-            )
+        check_one_of(get_args(VarianceName), variance=self.variance)
         if self.samples < 2 or self.rank < 1 or not self.error > 0.0:
             raise ConfigError(
                 f"variance_samples={self.samples} must be at least 2, "

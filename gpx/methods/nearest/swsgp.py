@@ -24,7 +24,7 @@ from gpx.methods.nearest.nearness import Nearness, nearest_inducing
 from gpx.methods.nearest.ordering import distinct_rows
 from gpx.methods.nearest.posterior import NearestPosterior
 from gpx.methods.nearest.seen_points import JITTER_HINT
-from gpx.tensor_checks import check_at_least
+from gpx.tensor_checks import check_at_least, check_one_of
 
 Covariance = Literal["diagonal", "full"]
 
@@ -115,10 +115,8 @@ class SWSGP(LocalValues):
                 f"num_neighbours={num_neighbours} is above num_inducing={num_inducing}: an input "
                 "cannot see more inducing points than there are; lower it, or use model=SVGP()"
             )
-        if rule not in get_args(Nearness):
-            raise ConfigError(f"rule={rule}: expected one of {', '.join(get_args(Nearness))}")
-        if covariance not in ("diagonal", "full"):
-            raise ConfigError(f"covariance={covariance}: expected diagonal or full")
+        check_one_of(get_args(Nearness), rule=rule)
+        check_one_of(get_args(Covariance), covariance=covariance)
         size = num_inducing if num_data is None else min(num_inducing, num_data)
         if covariance == "full" and size > MAX_FULL_POINTS:
             raise ConfigError(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar, Literal, Protocol, runtime_checkable
+from typing import ClassVar, Literal, Protocol, get_args, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError
 from gpx.lazy_rows import LazyRows
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.row_noise import RowNoise
@@ -16,10 +15,9 @@ from gpx.methods.base.batch import Batch, batches_in_order, resolve_row_noise
 from gpx.methods.base.objective import MAX_EVIDENCE_BATCHES, Evidence, Kind, Objective
 from gpx.methods.base.step_count import StepCount
 from gpx.methods.nearest.swsgp import LocalTerms
-from gpx.tensor_checks import check_at_least, check_num_data
+from gpx.tensor_checks import check_at_least, check_num_data, check_one_of
 
 Scope = Literal["point", "batch", "independent"]
-SCOPES = ("point", "batch", "independent")
 
 SEARCH_BYTES = 2**26
 """Memory of the neighbours that are found at once for the evidence of all rows."""
@@ -79,8 +77,7 @@ class SWSGPObjective(StepCount, Objective[Local]):
         super().__init__()
         check_at_least(1, num_data=num_data)
         check_at_least(0, refresh=refresh)
-        if scope not in SCOPES:
-            raise ConfigError(f"scope={scope}: expected one of {', '.join(SCOPES)}")
+        check_one_of(get_args(Scope), scope=scope)
         self.total = num_data
         self.scope = scope
         self.refresh = refresh

@@ -12,6 +12,7 @@ from gpx.likelihoods.bernoulli import Bernoulli
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.methods.reweighted.hyper_priors import WeightPriors
 from gpx.methods.reweighted.state import Structure
+from gpx.tensor_checks import check_one_of
 
 Inference = Literal["type1", "type2", "relevance_vectors"]
 
@@ -24,12 +25,8 @@ def check_options(
     likelihood: Likelihood,
 ) -> None:
     """Raise ConfigError for options that are unknown, out of range or contradictory."""
-    for name, value, choices in (
-        ("structure", structure, get_args(Structure)),
-        ("inference", inference, get_args(Inference)),
-    ):
-        if value not in choices:
-            raise ConfigError(f"{name}={value}: expected one of {', '.join(choices)}")
+    check_one_of(get_args(Structure), structure=structure)
+    check_one_of(get_args(Inference), inference=inference)
     if inference == "type1" and priors is None:
         raise ConfigError("type-I inference needs hyper-priors: set priors=, or inference=type2")
     diagonal = {"structure=diagonal": structure == "diagonal"}

@@ -26,6 +26,7 @@ from gpx.methods.ski.grid_spectrum import (
 )
 from gpx.methods.ski.quad_logdet import quad_logdet, quadratic_form
 from gpx.methods.ski.system import NEGLIGIBLE_TRACE, SKISystem
+from gpx.tensor_checks import check_one_of
 
 EVIDENCE_ERROR_TARGET = 1.0
 """Standard error of the evidence in nats that is small enough for any number of rows."""
@@ -135,12 +136,8 @@ class SKIEvidence(Objective[GatheredRows]):
         super().__init__()
         if probes < 2:
             raise ConfigError(f"probes={probes} must be at least 2, for a standard error")
-        for name, value, allowed in (
-            ("logdet", logdet, get_args(Logdet)),
-            ("circulant", circulant, get_args(Circulant)),
-        ):
-            if value not in allowed:
-                raise ConfigError(f"{name}={value}: choose one of {', '.join(allowed)}")
+        check_one_of(get_args(Logdet), logdet=logdet)
+        check_one_of(get_args(Circulant), circulant=circulant)
         if wraps is not None and wraps < 1:
             raise ConfigError(f"wraps={wraps} must be at least 1: without wrapping it is useless")
         self.num_probes, self.logdet, self.circulant = probes, logdet, circulant

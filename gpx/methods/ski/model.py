@@ -34,7 +34,7 @@ from gpx.methods.ski.placed_grid import PlacedGrid
 from gpx.methods.ski.posterior import SKIPosterior
 from gpx.methods.ski.projection import Projection
 from gpx.methods.ski.system import NEGLIGIBLE_TRACE, SKISystem, evidence_trace
-from gpx.tensor_checks import check_inputs
+from gpx.tensor_checks import check_inputs, check_one_of
 
 Products = Literal["structured", "dense"]
 Variance = Literal["low_rank", "quadratic_form", "diagonal", "stochastic"]
@@ -159,16 +159,12 @@ class SKI(PlacedGrid, Model):
                 f"Toeplitz, and {kernel.name} is not one; use RBF, a Matern kernel, or sums and "
                 "products of such"
             )
-        for name, value, allowed in (
-            ("interpolation", interpolation, get_args(Method)),
-            ("grid", grid, get_args(Placement)),
-            ("boundary", boundary, get_args(Boundary)),
-            ("outside", outside, get_args(Outside)),
-            ("variance", variance, get_args(Variance)),
-            ("mvm", mvm, get_args(Products)),
-        ):
-            if value not in allowed:
-                raise ConfigError(f"{name}={value}: choose one of {', '.join(allowed)}")
+        check_one_of(get_args(Method), interpolation=interpolation)
+        check_one_of(get_args(Placement), grid=grid)
+        check_one_of(get_args(Boundary), boundary=boundary)
+        check_one_of(get_args(Outside), outside=outside)
+        check_one_of(get_args(Variance), variance=variance)
+        check_one_of(get_args(Products), mvm=mvm)
         if points is not None and projection is not None:
             raise ConfigError(
                 "points of a grid stay where they are and a projection moves the inputs; leave "

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gpx.errors import ConfigError
+from gpx.tensor_checks import check_one_of
 
 Constraint = Literal["unit", "orthonormal", "free"]
 
@@ -53,10 +54,7 @@ class LinearProjection(Projection):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        if constraint not in get_args(Constraint):
-            raise ConfigError(
-                f"constraint={constraint}: choose one of {', '.join(get_args(Constraint))}"
-            )
+        check_one_of(get_args(Constraint), constraint=constraint)
         _check_sizes(num_inputs, num_outputs)
         self.num_inputs, self.num_outputs, self.constraint = num_inputs, num_outputs, constraint
         generator = torch.Generator().manual_seed(seed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, get_args, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +27,7 @@ from gpx.methods.sparse.collapsed_elbo import (
     log_density_noise_gradient,
     nystrom_gradient,
 )
-from gpx.tensor_checks import check_num_data
+from gpx.tensor_checks import check_num_data, check_one_of
 
 LogDeterminant = Literal["trace_error", "preconditioned_trace"]
 Refresh = Literal["evaluation", "iteration"]
@@ -175,12 +175,8 @@ class CGLowerBound(Objective[SolvedModel]):
         refresh: Refresh = "evaluation",
     ) -> None:
         super().__init__()
-        for name, value, known in (
-            ("log_determinant", log_determinant, ("trace_error", "preconditioned_trace")),
-            ("refresh", refresh, ("evaluation", "iteration")),
-        ):
-            if value not in known:
-                raise ConfigError(f"{name}={value}: expected one of {', '.join(known)}")
+        check_one_of(get_args(LogDeterminant), log_determinant=log_determinant)
+        check_one_of(get_args(Refresh), refresh=refresh)
         self.solver = AuxiliarySolver() if solver is None else solver
         self.log_determinant: LogDeterminant = log_determinant
         self.refresh = refresh

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from gpx.backends import row_slices
-from gpx.errors import ConfigError
 from gpx.inducing import Selector
 from gpx.inference.auxiliary import AuxiliarySolver
 from gpx.inference.joint_law import Projected
@@ -23,7 +22,7 @@ from gpx.means.base import Mean
 from gpx.methods.base.posterior import Marginals, no_joint_law
 from gpx.methods.sparse.sgpr import SGPR, SGPRPosterior
 from gpx.sampling import SHARED, Frequencies
-from gpx.tensor_checks import check_at_least, check_num_data
+from gpx.tensor_checks import check_at_least, check_num_data, check_one_of
 
 VarianceName = Literal["sgpr", "lanczos", "exact"]
 VARIANCES: tuple[VarianceName, ...] = ("sgpr", "lanczos", "exact")
@@ -88,8 +87,7 @@ class CGLB(SGPR):
             fit_noise=fit_noise,
             jitter=jitter,
         )
-        if variance not in VARIANCES:
-            raise ConfigError(f"variance={variance}: expected one of {', '.join(VARIANCES)}")
+        check_one_of(VARIANCES, variance=variance)
         check_at_least(1, lanczos_rank=lanczos_rank)
         self.solver = PREDICTION_SOLVER if solver is None else solver
         self.variance: VarianceName = variance

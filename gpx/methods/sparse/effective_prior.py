@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +30,7 @@ from gpx.methods.base.model import Model
 from gpx.methods.sparse.effective_posterior import BlockPosterior, EffectivePosterior
 from gpx.methods.sparse.residual_noise import Structure, effective_sums
 from gpx.methods.sparse.unit_noise import scale_to_common_noise
-from gpx.tensor_checks import check_at_least, check_not_negative
+from gpx.tensor_checks import check_at_least, check_not_negative, check_one_of
 
 PriorName = Literal["sor", "dtc", "fitc", "fic", "pitc", "pic"]
 
@@ -136,8 +136,7 @@ class EffectivePrior(Model):
         block_centres: Any = None,
     ) -> None:
         super().__init__()
-        if prior not in PRIORS:
-            raise ConfigError(f"prior={prior}: choose one of {', '.join(get_args(PriorName))}")
+        check_one_of(PRIORS, prior=prior)
         check_at_least(1, num_inputs=num_inputs, num_inducing=num_inducing, num_data=num_data)
         check_at_least(1, num_blocks=num_blocks, block_size=block_size)
         check_not_negative(jitter=jitter or 0.0)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from gpx.errors import ConfigError
 from gpx.methods.weight_space.cells import Cells
 from gpx.methods.weight_space.mean_field import MeanFieldWeights
+from gpx.tensor_checks import check_one_of
 
 STORAGE = {"float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
 """Dtypes of covariance roots by option value."""
@@ -36,8 +37,7 @@ class CellCovariance(nn.Module):
 
     def __init__(self, storage: str = "float32") -> None:
         super().__init__()
-        if storage not in STORAGE:
-            raise ConfigError(f"covariance_storage={storage}: expected one of {', '.join(STORAGE)}")
+        check_one_of(STORAGE, covariance_storage=storage)
         self.storage = STORAGE[storage]
         self.roots: dict[int, Tensor] = {}
 

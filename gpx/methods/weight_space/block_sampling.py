@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from gpx.bases.base import Basis
-from gpx.errors import ConfigError
 
 Sampling = Literal["stratified", "with_replacement", "without_replacement"]
-
-
-def check_sampling(sampling: Sampling) -> Sampling:
-    """Return ``sampling`` if it is valid, else raise ConfigError."""
-    if sampling not in get_args(Sampling):
-        raise ConfigError(f"sampling={sampling}: expected one of {', '.join(get_args(Sampling))}")
-    return sampling
 
 
 def sample_columns(

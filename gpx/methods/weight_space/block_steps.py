@@ -24,6 +24,7 @@ from gpx.methods.weight_space.cell_ascent import (
 )
 from gpx.methods.weight_space.group_solves import WeightGroup, fitted_values
 from gpx.methods.weight_space.qsgp import QSGP
+from gpx.tensor_checks import check_one_of
 
 NoiseUpdate = Literal["auto", "fixed", "evidence"]
 
@@ -81,8 +82,7 @@ class BlockSteps(OwnSteps[QSGP]):
                 f"sweeps={sweeps} must be positive and finite and "
                 f"stand_in_groups={stand_in_groups} not negative"
             )
-        if noise not in get_args(NoiseUpdate):
-            raise ConfigError(f"noise={noise}: expected one of {', '.join(get_args(NoiseUpdate))}")
+        check_one_of(get_args(NoiseUpdate), noise=noise)
         self.sweeps = sweeps
         self.stand_in_groups = stand_in_groups
         self.noise: NoiseUpdate = noise

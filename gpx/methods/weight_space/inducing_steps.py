@@ -18,6 +18,7 @@ from gpx.methods.base.objective import Evidence
 from gpx.methods.base.own_steps import OwnSteps
 from gpx.methods.weight_space.inducing_elbo import inducing_bound
 from gpx.methods.weight_space.qsgp_inducing import QSGPInducing
+from gpx.tensor_checks import check_one_of
 
 Method = Literal["conjugate_gradients", "gauss_seidel"]
 MeanError = Literal["average", "worst"]
@@ -79,15 +80,13 @@ class InducingSteps(OwnSteps[QSGPInducing]):
         block_size: int = 2000,
         max_products: int = 200,
     ) -> None:
-        if method not in get_args(Method):
-            raise ConfigError(f"method={method}: expected one of {', '.join(get_args(Method))}")
+        check_one_of(get_args(Method), method=method)
         if tolerance <= 0.0 or block_size < 1 or max_products < 1:
             raise ConfigError(
                 f"tolerance={tolerance} must be positive, block_size={block_size} and "
                 f"max_products={max_products} at least 1"
             )
-        if error not in get_args(MeanError):
-            raise ConfigError(f"error={error}: expected average or worst")
+        check_one_of(get_args(MeanError), error=error)
         self.method: Method = method
         self.tolerance = tolerance
         self.error: MeanError = error

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
-from gpx.errors import ConfigError
+from gpx.tensor_checks import check_one_of
 
 Diagonal = Literal["free", "closed_form"]
 
@@ -41,10 +41,7 @@ class MeanFieldWeights(nn.Module):
         self, num_blocks: int, block_size: int, diagonal: Diagonal = "closed_form"
     ) -> None:
         super().__init__()
-        if diagonal not in get_args(Diagonal):
-            raise ConfigError(
-                f"diagonal={diagonal}: expected one of {', '.join(get_args(Diagonal))}"
-            )
+        check_one_of(get_args(Diagonal), diagonal=diagonal)
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.diagonal = diagonal

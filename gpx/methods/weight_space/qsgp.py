@@ -23,6 +23,7 @@ from gpx.methods.weight_space.mean_field import Diagonal, MeanFieldWeights
 from gpx.methods.weight_space.model import WeightSpaceModel, require_zero_mean
 from gpx.methods.weight_space.posterior import QSGPPosterior
 from gpx.methods.weight_space.sites import SiteReport, ascend_sites, check_site, mean_precision
+from gpx.tensor_checks import check_one_of
 
 Covariance = Literal["mean_field", "block_diagonal", "chevron", "full"]
 logger = logging.getLogger(__name__)
@@ -108,10 +109,7 @@ class QSGP(WeightSpaceModel):
     ) -> None:
         require_zero_mean(mean, "QSGP")
         check_site(likelihood)
-        if covariance not in get_args(Covariance):
-            raise ConfigError(
-                f"covariance={covariance}: expected one of {', '.join(get_args(Covariance))}"
-            )
+        check_one_of(get_args(Covariance), covariance=covariance)
         if (covariance == "chevron") != (num_dense > 0):
             raise ConfigError(
                 f"covariance={covariance} with num_dense={num_dense}: chevron needs num_dense >= 1 "

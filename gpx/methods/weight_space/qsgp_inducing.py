@@ -21,6 +21,7 @@ from gpx.means.base import Mean
 from gpx.methods.base.model import Model
 from gpx.methods.base.posterior import Marginals
 from gpx.methods.weight_space.model import require_zero_mean
+from gpx.tensor_checks import check_one_of
 
 WeightVariance = Literal["augmented", "mean_field", "projection", "collapsed"]
 VARIANCE_RULES: dict[str, VarianceName] = {"projection": "lanczos", "collapsed": "sgpr"}
@@ -203,10 +204,7 @@ class QSGPInducing(Model):
                 "has no diagonal, so empirical Bayes cannot estimate log|S|; keep fixed, and learn "
                 "them by init=SubsetInitialisation() or model=QSGP()"
             )
-        if variance not in get_args(WeightVariance):
-            raise ConfigError(
-                f"variance={variance}: expected one of {', '.join(get_args(WeightVariance))}"
-            )
+        check_one_of(get_args(WeightVariance), variance=variance)
         if rank is None:
             rank = min(DEFAULT_RANK, num_data)
         if rank > num_data:

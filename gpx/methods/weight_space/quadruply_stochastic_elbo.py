@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from gpx.likelihoods.base import Likelihood
 from gpx.methods.base.batch import Batch
 from gpx.methods.base.objective import Batching, Evidence, Kind, Objective
 from gpx.methods.weight_space.block_diagonal import BlockDiagonalWeights
-from gpx.methods.weight_space.block_sampling import Sampling, check_sampling, sample_lists
+from gpx.methods.weight_space.block_sampling import Sampling, sample_lists
 from gpx.methods.weight_space.control_variate import (
     Coefficient,
     ControlVariate,
@@ -26,7 +26,7 @@ from gpx.methods.weight_space.control_variate import (
 )
 from gpx.methods.weight_space.group_solves import ROW_CHUNK, WeightGroup, fitted_values
 from gpx.methods.weight_space.model import WeightsOnBasis
-from gpx.tensor_checks import check_num_data
+from gpx.tensor_checks import check_num_data, check_one_of
 
 DEFAULT_COLUMNS, DEFAULT_DIAGONAL_COLUMNS, DEFAULT_SUPPORT_ROWS = 10_000, 1000, 500
 SNAPSHOT_BLOCKS = 8
@@ -122,7 +122,8 @@ class QuadruplyStochasticELBO(Objective[WeightsOnBasis]):
         self.total = num_data
         self.columns = columns
         self.diagonal_columns = diagonal_columns
-        self.sampling = check_sampling(sampling)
+        check_one_of(get_args(Sampling), sampling=sampling)
+        self.sampling = sampling
         rows = min(DEFAULT_SUPPORT_ROWS, num_data) if support_rows is None else support_rows
         self.control = ControlVariate(rows, coefficient, drift_interval)
         self.snapshot = snapshot

@@ -14,7 +14,6 @@ from gpx.methods.base.step_count import StepCount
 from gpx.methods.weight_space.block_diagonal import BlockDiagonalWeights
 from gpx.methods.weight_space.block_sampling import (
     Sampling,
-    check_sampling,
     multiplicity,
     sample_columns,
 )
@@ -22,7 +21,7 @@ from gpx.methods.weight_space.control_variate import anchor_rows, factor_rows
 from gpx.methods.weight_space.elbo_terms import weights_kl
 from gpx.methods.weight_space.site_snapshot import SiteSnapshot, SitesOnBasis, site_elbo
 from gpx.methods.weight_space.sites import check_site
-from gpx.tensor_checks import check_num_data
+from gpx.tensor_checks import check_num_data, check_one_of
 
 Bound = Literal["affine", "reparam", "paper"]
 DEFAULT_COLUMNS = 10_000
@@ -106,8 +105,7 @@ class SiteBoundELBO(StepCount, Objective[SitesOnBasis]):
         super().__init__()
         if num_data < 1 or (columns is not None and columns < 1):
             raise ConfigError(f"num_data={num_data} and columns={columns} must be at least 1")
-        if bound not in get_args(Bound):
-            raise ConfigError(f"bound={bound}: expected one of {', '.join(get_args(Bound))}")
+        check_one_of(get_args(Bound), bound=bound)
         if eta != "running" and not (isinstance(eta, (int, float)) and eta > 0):
             raise ConfigError(f"eta={eta}: expected a positive number or running")
         if min(refresh_steps, refresh_passes) < 0 or (refresh_steps and not snapshot):
@@ -118,7 +116,8 @@ class SiteBoundELBO(StepCount, Objective[SitesOnBasis]):
         self.total = num_data
         self.columns = columns
         self.bound: Bound = bound
-        self.sampling = check_sampling(sampling)
+        check_one_of(get_args(Sampling), sampling=sampling)
+        self.sampling = sampling
         self.running_eta = eta == "running"
         self.register_buffer("anchor", torch.zeros(0, 0))
         self.register_buffer("eta", torch.tensor(1.0 if self.running_eta else float(eta)))

@@ -18,6 +18,7 @@ from gpx.runs.exporting.torch_program import torch_program
 from gpx.runs.fit import Fitted
 from gpx.runs.loading import load
 from gpx.runs.predictor import Predictor
+from gpx.tensor_checks import check_one_of
 
 Format = Literal["int4", "torch", "onnx"]
 ENDINGS = {
@@ -171,8 +172,7 @@ def _format_of(output: str | Path) -> Format:
 
 def output_path(output: str | Path, format: Format) -> Path:
     """``output`` as a path; raises ConfigError for an unknown format or another file ending."""
-    if format not in get_args(Format):
-        raise ConfigError(f"format={format}: expected {' or '.join(get_args(Format))}")
+    check_one_of(get_args(Format), format=format)
     path, (what, ending) = Path(output).expanduser(), ENDINGS[format]
     if path.suffix != ending:
         raise ConfigError(

@@ -133,7 +133,7 @@ def test_state_that_describes_no_column_is_refused(change: dict) -> None:
 
 
 def test_policies_that_do_not_exist() -> None:
-    with pytest.raises(ConfigError, match="missing=median: choose one of refuse, drop, mean"):
+    with pytest.raises(ConfigError, match="missing=median: expected one of refuse, drop, mean"):
         coding(missing="median")
-    with pytest.raises(ConfigError, match="unseen=zero: choose one of apart, refuse"):
+    with pytest.raises(ConfigError, match="unseen=zero: expected one of apart, refuse"):
         coding(unseen="zero")

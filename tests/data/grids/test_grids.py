@@ -59,7 +59,7 @@ def test_held_out_stations_and_forecasts(tmp_path):
         _split(GridFile(path, hold_out="tail", split=1))
     with pytest.raises(ConfigError, match="axes 0 to 1"):
         _split(GridFile(path, hold_out="slices", hold_out_axis=2))
-    with pytest.raises(ConfigError, match="choose one of cells"):
+    with pytest.raises(ConfigError, match="expected one of cells"):
         GridFile(path, hold_out="rows")
 
 

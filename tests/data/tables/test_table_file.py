@@ -162,8 +162,8 @@ def test_a_class_that_training_rows_lack(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"missing": "median"}, "missing=median: choose one of refuse, drop, mean"),
-        ({"unseen": "zero"}, "unseen=zero: choose one of apart, refuse"),
+        ({"missing": "median"}, "missing=median: expected one of refuse, drop, mean"),
+        ({"unseen": "zero"}, "unseen=zero: expected one of apart, refuse"),
         ({"max_categories": 0}, "max_categories=0 must be at least 1"),
         ({"test_path": "a.csv", "split": 1}, "with test_path= there is only one split"),
         ({"id": "size", "inputs": ["size"]}, r"\('size'\) is used twice, in id="),

@@ -96,5 +96,5 @@ def test_mistakes_are_explained_before_the_run():
     model, x, _ = problem(kernel=Matern32(ard_num_dims=2))
     with pytest.raises(ConfigError, match="no product of one-dimensional kernels"):
         model.settle(x)
-    with pytest.raises(ConfigError, match=r"preconditioner=grid: choose one of nystrom, grief"):
+    with pytest.raises(ConfigError, match=r"preconditioner=grid: expected one of nystrom, grief"):
         IterativeOptions(preconditioner="grid")

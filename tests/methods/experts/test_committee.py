@@ -186,7 +186,7 @@ def test_sampled_functions_have_the_mean_and_variance_of_the_committee(rule):
 
 def test_invalid_setups_are_refused():
     x, y, _ = dense.data()
-    with pytest.raises(ConfigError, match="rule=median: choose one of poe, gpoe, bcm, rbcm, grbcm"):
+    with pytest.raises(ConfigError, match="rule=median: expected one of poe, gpoe, bcm, rbcm, gr"):
         Committee(**dense.parts(), rule="median")
     with pytest.raises(ConfigError, match="num_experts=0 must be at least 1"):
         Committee(**dense.parts(), num_experts=0)

@@ -274,7 +274,7 @@ def test_invalid_setups_are_refused():
     x, y, _ = dense.data()
     with pytest.raises(ConfigError, match="regions of the input space, which random blocks"):
         LocalExperts(**dense.parts(), partition=RandomBlocks())
-    with pytest.raises(ConfigError, match="hyperparameters=mine: choose one of own, shared"):
+    with pytest.raises(ConfigError, match="hyperparameters=mine: expected one of own, shared"):
         LocalExperts(**dense.parts(), hyperparameters="mine")
     with pytest.raises(ConfigError, match="points_per_expert=0 must be at least 1"):
         LocalExperts(**dense.parts(), points_per_expert=0)

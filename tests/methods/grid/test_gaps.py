@@ -406,10 +406,10 @@ def test_auto_goes_by_the_share_of_gaps():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"gaps": "fil"}, "choose one of auto"),
+        ({"gaps": "fil"}, "expected one of auto"),
         ({"tolerance": 0.0}, "must be positive"),
         ({"precondition_rank": -1}, "0 or more"),
-        ({"precondition_power": 2.0}, "1 or 0.5"),
+        ({"precondition_power": 2.0}, "expected one of 0.5, 1.0$"),
         ({"penalty": 0.0}, "penalty=0"),
     ],
 )

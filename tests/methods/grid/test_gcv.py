@@ -220,7 +220,7 @@ def test_the_trace_is_chosen_by_size_and_by_what_is_missing():
 
 
 def test_invalid_options_and_models_are_refused():
-    with pytest.raises(ConfigError, match="choose one of auto, nystrom"):
+    with pytest.raises(ConfigError, match="expected one of auto, nystrom"):
         GCV("exact")
     with pytest.raises(ConfigError, match="probes=0"):
         GCV(probes=0)

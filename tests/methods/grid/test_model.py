@@ -346,7 +346,7 @@ def test_invalid_setups_are_refused():
         GridGP(**shared, variance_samples=1)
     with pytest.raises(ConfigError, match=r"variance_error=0\.0 positive"):
         GridGP(**shared, variance_error=0.0)
-    with pytest.raises(ConfigError, match="choose one of auto"):
+    with pytest.raises(ConfigError, match="expected one of auto"):
         GridGP(**shared, variance="exact")
 
 

@@ -410,7 +410,7 @@ def test_the_start_is_near_the_posterior_or_at_the_prior(covariance):
     [
         ({"h": 20}, "num_neighbours=20 is above num_inducing=12"),
         ({"rule": "far"}, "rule=far: expected one of"),
-        ({"covariance": "banded"}, "covariance=banded: expected diagonal or full"),
+        ({"covariance": "banded"}, "covariance=banded: expected one of diagonal, full"),
         ({"h": 0}, "must be at least 1"),
         ({"h": 2.5}, r"^num_neighbours=2\.5: expected a whole number$"),
         ({"num_data": "40"}, r"^num_data='40': expected a whole number$"),

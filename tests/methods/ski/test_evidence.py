@@ -197,7 +197,7 @@ def test_invalid_setups_are_refused():
     uneven = placed(x, y, 12, grid="kmeans", interpolation="linear", lengthscale=4.0)
     with pytest.raises(ConfigError, match="equidistant grid"):
         evidence(uneven, x, y, logdet="circulant")
-    with pytest.raises(ConfigError, match="logdet=guess: choose one of lanczos"):
+    with pytest.raises(ConfigError, match="logdet=guess: expected one of lanczos"):
         SKIEvidence(logdet="guess")
     with pytest.raises(ConfigError, match="wraps=0"):
         SKIEvidence(wraps=0)

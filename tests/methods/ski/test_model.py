@@ -450,11 +450,11 @@ def test_inputs_of_another_width_are_refused(options):
         ({"grid_size": 30_000_000}, "30,000,000 points"),
         (
             {"interpolation": "quintic"},
-            "interpolation=quintic: choose one of cubic, linear, inverse_distance",
+            "interpolation=quintic: expected one of cubic, linear, inverse_distance",
         ),
         ({"outside": "guess"}, "outside=guess"),
         ({"rank": 0}, "rank=0"),
-        ({"variance": "guess"}, "variance=guess: choose one of low_rank"),
+        ({"variance": "guess"}, "variance=guess: expected one of low_rank"),
         ({"variance_samples": 0}, "variance_samples=0"),
         ({"boundary": "round"}, "boundary=round"),
     ],

@@ -159,7 +159,7 @@ def test_invalid_setups_are_refused():
         LinearProjection(6, 0)
     with pytest.raises(ConfigError, match="num_outputs=4: a grid has one to three axes; additive"):
         build(LinearProjection(6, 4))
-    with pytest.raises(ConfigError, match="constraint=loose: choose one of unit"):
+    with pytest.raises(ConfigError, match="constraint=loose: expected one of unit"):
         LinearProjection(6, 2, "loose")
     with pytest.raises(ConfigError, match="no projection of 1 inputs has more outputs"):
         NetworkProjection(1, 2)

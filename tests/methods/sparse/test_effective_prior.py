@@ -298,7 +298,7 @@ def test_the_noise_of_a_degenerate_prior_explains_what_its_points_cannot():
 
 
 BAD = {
-    "another name": ({"prior": "vfe"}, "prior=vfe: choose one of sor, dtc"),
+    "another name": ({"prior": "vfe"}, "prior=vfe: expected one of sor, dtc"),
     "no points": ({"num_inducing": 0}, "num_inducing=0 must be at least 1"),
     "half a point": ({"num_inducing": 7.5}, r"num_inducing=7\.5: expected a whole number"),
     "negative jitter": ({"jitter": -1.0}, r"jitter=-1\.0 must not be negative"),

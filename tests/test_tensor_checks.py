@@ -1,0 +1,23 @@
+"""Checks of arguments: what they accept, and what their messages say."""
+
+import pytest
+
+from gpx.errors import ConfigError
+from gpx.tensor_checks import check_one_of
+
+
+def test_a_known_word_passes_and_another_is_refused_with_the_known_ones():
+    check_one_of(("clamp", "error"), outside="clamp", beyond="error")
+    with pytest.raises(ConfigError, match=r"^outside=fly: expected one of clamp, error$"):
+        check_one_of(("clamp", "error"), beyond="error", outside="fly")
+
+
+def test_a_misspelt_word_is_refused_with_the_nearest_one():
+    with pytest.raises(ConfigError, match=r"expected one of mean, median; did you mean median\?$"):
+        check_one_of(("mean", "median"), probability="medan")
+
+
+@pytest.mark.parametrize("value", [None, ["mean"], 1.5, True])
+def test_what_is_no_word_is_refused_without_a_nearest_one(value):
+    with pytest.raises(ConfigError, match=r"expected one of mean, median$"):
+        check_one_of({"mean": 1, "median": 2}, probability=value)
