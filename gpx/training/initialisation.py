@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import scipy.optimize
 import torch
 from torch import Tensor, nn
 
@@ -26,6 +27,7 @@ from gpx.kernels.stationary import Stationary
 from gpx.kernels.structure import leaves
 from gpx.likelihoods import Gaussian, Heteroscedastic
 from gpx.likelihoods.gaussian import NoisyOutputs
+from gpx.likelihoods.row_noise import RowNoise
 from gpx.linalg.processes import sharing
 from gpx.methods.base.model import Hyperparameters
 from gpx.models import SVGP, ExactGP, Model
@@ -102,6 +104,9 @@ class SubsetInitialisation(Initialisation):
     likelihoods the constants of the config stay. For several outputs the sum of their evidences is
     maximised, with a shared kernel and mean and separate noise variances.
 
+    Known noise variances and weights of rows (``Model.know_noise``) hold in the fit, but by
+    Laplace's approximation, which has none; classes and counts with weights keep their constants.
+
     With many inputs the config's lengthscales may make the kernel matrix nearly diagonal, where
     gradients vanish, so that fits from several lengthscales are compared by their evidence.
 
@@ -151,13 +156,27 @@ class SubsetInitialisation(Initialisation):
             return
         parts = gaussian_parts(model, say)
         if parts is not None:
-            rows = drawn_rows(x, y, self.num_points, generator)
-            self._start(parts, *rows, model.hyperpriors, say)
+            rows = draw_rows(x, self.num_points, generator)
+            known = None if model.row_noise is None else model.row_noise.of(rows)
+            self._start(
+                parts, x[rows].double(), y[rows].double(), model.hyperpriors, say, noise=known
+            )
 
     def _start(
-        self, parts: Hyperparameters, x: Tensor, y: Tensor, priors: Priors | None, say: Say
+        self,
+        parts: Hyperparameters,
+        x: Tensor,
+        y: Tensor,
+        priors: Priors | None,
+        say: Say,
+        *,
+        noise: RowNoise | None = None,
     ) -> None:
-        """Set the parts to the best fit on the rows x (n, d), y (n,) or (n, p)."""
+        """Set the parts to the best fit on the rows x (n, d), y (n,) or (n, p).
+
+        Args:
+            noise: what is known of the noise of these rows.
+        """
         if not any(each.requires_grad for each in exact_outputs(parts)[0].parameters()):
             return
         factors, further = [1.0], []
@@ -168,6 +187,7 @@ class SubsetInitialisation(Initialisation):
 
         def fit(factor: float) -> _Fit:
             exact = exact_outputs(parts)
+            know_noise_of_outputs(exact, y, noise)
             if factor != 1.0:
                 lengthen(exact[0].kernel, factor)
             return self._fit(exact, x, y, priors, say)
@@ -208,8 +228,9 @@ class SubsetInitialisation(Initialisation):
         if parts is None or not has_laplace_start(parts.likelihood) or model.row_noise is not None:
             return False
         count = min(self.num_points, laplace_rows(parts.likelihood))
-        rows = drawn_rows(x, y, count, generator)
-        start_by_laplace(parts, *rows, self.max_evaluations, model.hyperpriors, say)
+        rows = draw_rows(x, count, generator)
+        drawn = x[rows].double(), y[rows].double()
+        start_by_laplace(parts, *drawn, self.max_evaluations, model.hyperpriors, say)
         return True
 
     def _fit(
@@ -244,12 +265,9 @@ class SubsetInitialisation(Initialisation):
         return _Fit(float(value), exact, float(gain))
 
 
-def drawn_rows(
-    x: Tensor, y: Tensor, most: int, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    """At most ``most`` random rows of x (n, d) and y (n,) or (n, p), in float64."""
-    rows = torch.randperm(x.shape[0], generator=generator, device=x.device)[:most]
-    return x[rows].double(), y[rows].double()
+def draw_rows(x: Tensor, most: int, generator: torch.Generator) -> Tensor:
+    """Numbers of at most ``most`` random rows of x (n, d)."""
+    return torch.randperm(x.shape[0], generator=generator, device=x.device)[:most]
 
 
 def rows_of_outputs(x: Tensor, y: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -271,19 +289,48 @@ def start_factors(most: int, inputs: int) -> list[float]:
     return [longest ** (k / (count - 1)) for k in range(count)] if count > 1 else [1.0]
 
 
+def know_noise_of_outputs(exact: Sequence[ExactGP], y: Tensor, noise: RowNoise | None) -> None:
+    """Tell exact GPs, one per output, the noise of the rows in which the output has a target.
+
+    Args:
+        y (n,) or (n, p): NaN where one of p targets is missing.
+        noise: of the n rows; None: nothing is known.
+    """
+    if noise is not None:
+        for each, own in zip(exact, y.reshape(len(y), -1).unbind(1), strict=True):
+            each.know_noise(noise.of(~own.isnan()))
+
+
 @torch.no_grad()
 def noise_evidence(model: ExactGP, x: Tensor, y: Tensor) -> float:
     """Log density of the targets, nats, if they were independent noise around the model's mean.
 
-    Its variance is that of the targets around the mean, but not below the likelihood's floor.
+    The learned part of the variance is the most probable one not below the likelihood's floor;
+    without known noise of rows it is the variance of the targets around the mean.
 
     Args:
-        model: whose mean is used.
+        model: whose mean is used, and the noise of rows that it knows.
         x (n, d), y (n,): without missing targets.
     """
     floor = max(floor_of(model.likelihood, "noise_variance"), FLOOR)
-    variance = max(float((y - model.mean(x)).square().mean()), floor)
-    return -0.5 * len(y) * (1.0 + math.log(2.0 * math.pi * variance))
+    square = (y - model.mean(x)).square()
+    if model.row_noise is None:
+        variance = max(float(square.mean()), floor)
+        return -0.5 * len(y) * (1.0 + math.log(2.0 * math.pi * variance))
+    known = model.row_noise.like(square)
+    log_floor = math.log(floor)
+
+    def lacking(log_variance: float) -> float:
+        each = known.variance(square.new_tensor(math.exp(log_variance)))
+        return 0.5 * float((math.log(2.0 * math.pi) + each.log() + square / each).sum())
+
+    # beyond what every row asks for the density falls
+    learned = known.relative > 0.0
+    asked = max([2.0 * floor, *(square / known.relative)[learned].tolist()])
+    found = scipy.optimize.minimize_scalar(
+        lacking, bounds=(log_floor, math.log(asked)), method="bounded"
+    )
+    return -min(float(found.fun), lacking(log_floor))
 
 
 def explains(kernel: nn.Module, gain: float) -> bool:

@@ -9,6 +9,7 @@ from gpx.constraints import at_their_floor
 from gpx.errors import ConfigError
 from gpx.inference.neighbour_likelihood import neighbour_log_likelihood, neighbours
 from gpx.likelihoods import Gaussian
+from gpx.likelihoods.row_noise import training_noise
 from gpx.models import Model
 from gpx.tensor_checks import check_at_least
 from gpx.training.initialisation import SubsetInitialisation, exact_outputs, take_over
@@ -74,19 +75,23 @@ class NeighbourInitialisation(SubsetInitialisation):
         if most <= max(self.num_points, 2):
             return
         (fitted,) = exact_outputs(parts)
+        known = model.row_noise
         drawn = torch.randperm(n, generator=generator, device=x.device)
         if most + self.num_rows < n:
             drawn = drawn[: most + self.num_rows]
             inputs, targets = x[drawn].double(), y[drawn].double()
+            known = None if known is None else known.of(drawn)
             chosen = torch.arange(self.num_rows, device=x.device)
         else:
             inputs, targets, chosen = x.double(), y.double(), drawn[: self.num_rows]
         count = min(self.num_neighbours, most - 1)
+        if known is not None:
+            fitted.know_noise(known)
         near = neighbours(fitted.kernel, inputs, chosen, count)
         groups = torch.cat([near, chosen[:, None]], 1)
 
         def log_density() -> Tensor:
-            noise = fitted.likelihood.noise_variance
+            noise = training_noise(fitted, targets)
             residual = targets - fitted.mean(inputs)
             return neighbour_log_likelihood(fitted.kernel, noise, inputs, residual, groups)
 

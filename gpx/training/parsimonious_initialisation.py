@@ -11,7 +11,13 @@ from gpx.kernels.stationary import Stationary
 from gpx.likelihoods import Gaussian
 from gpx.models import Model
 from gpx.objectives import ExactMLL
-from gpx.training.initialisation import SubsetInitialisation, drawn_rows, exact_outputs, take_over
+from gpx.training.initialisation import (
+    SubsetInitialisation,
+    draw_rows,
+    exact_outputs,
+    know_noise_of_outputs,
+    take_over,
+)
 from gpx.training.maximise import Say
 
 RAW = "parametrizations.lengthscale.original"
@@ -42,11 +48,16 @@ class ParsimoniousInitialisation(SubsetInitialisation):
         if parts is None or count < 2 or not isinstance(parts.likelihood, Gaussian):
             super().__call__(model, x, y, generator=generator, say=say)
             return
-        x, y = drawn_rows(x, y, self.num_points, generator)
+        rows = draw_rows(x, self.num_points, generator)
+        x, y = x[rows].double(), y[rows].double()
+        noise = None if model.row_noise is None else model.row_noise.of(rows)
         (start,) = exact_outputs(parts)
-        self._start(parts, x, y, model.hyperpriors, say)
+        know_noise_of_outputs([start], y, noise)
+        self._start(parts, x, y, model.hyperpriors, say, noise=noise)
+        (fitted,) = exact_outputs(parts)
+        know_noise_of_outputs([fitted], y, noise)
         with torch.no_grad():
-            many = float(ExactMLL().evidence(exact_outputs(parts)[0], x, y).value)
+            many = float(ExactMLL().evidence(fitted, x, y).value)
         _tie(start.kernel, math.sqrt(count))
         self._fit([start], x, y, model.hyperpriors, say)
         with torch.no_grad():

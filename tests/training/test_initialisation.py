@@ -8,12 +8,13 @@ from gpx.constraints import fix, remember_bounds
 from gpx.errors import ConfigError, NotPositiveDefinite
 from gpx.kernels import RBF, Linear, Matern32, Matern52, Periodic
 from gpx.likelihoods import Bernoulli, Gaussian, GaussianOutputs
+from gpx.likelihoods.row_noise import RowNoise
 from gpx.means import Constant
 from gpx.models import SVGP, CoregionalGP, ExactGP
 from gpx.objectives import SVGPELBO, ExactMLL
 from gpx.training import ConstantInitialisation, SubsetInitialisation
 from gpx.training.initialisation import (
-    drawn_rows,
+    draw_rows,
     lengthen_below_steps,
     noise_evidence,
     rows_of_outputs,
@@ -78,6 +79,32 @@ def test_bounds_that_a_model_remembers_hold_in_its_fit(outputs):
     torch.testing.assert_close(model.kernel.lengthscale, torch.tensor([0.4, 0.4]).double())
     noise = model.likelihood.noise_variance
     torch.testing.assert_close(noise, torch.full_like(noise, 0.2))
+
+
+def loud_rows(n):
+    """Known variances (n,) of rows: 4 of every second one, 0 of the others."""
+    return 4.0 * (torch.arange(n) % 2).double()
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_noise_of_rows_that_is_known_holds_in_the_fit(outputs):
+    model, x, y = problem(Gaussian(1.0))
+    known = RowNoise(torch.zeros(300).double(), 1.0 + 99.0 * loud_rows(300))
+    if outputs == 1:
+        known = RowNoise.of_variances(loud_rows(300))
+    draws = torch.Generator().manual_seed(5)
+    y = y + known.variance(torch.tensor(0.01)).sqrt() * torch.randn(300, generator=draws).double()
+    model.know_noise(known)
+    if outputs == 2:
+        model = CoregionalGP(
+            kernel=model.kernel, mean=Constant(), likelihood=GaussianOutputs(2)
+        ).double()
+        y = torch.stack([y, -y], 1)
+        y[::7, 1] = torch.nan
+        model.row_noise = known
+    start(SubsetInitialisation(num_points=200, max_evaluations=60), model, x, y)
+    noise = model.likelihood.noise_variance.detach().reshape(-1)
+    assert bool(((noise > 0.004) & (noise < 0.05)).all())  # 0.02; 2 and more if all rows are alike
 
 
 def test_same_seed_same_start_and_float32_models_are_served():
@@ -220,7 +247,8 @@ def test_what_is_noise_stays_noise():
     said = start(SubsetInitialisation(), model, x, y)
     assert len([line for line in said if "another fit" in line]) == 2
     assert model.likelihood.noise_variance.item() > 0.8 * y.var().item()
-    first = SubsetInitialisation()._fit([twin], *drawn_rows(x, y, 100, seeded()), None, str)
+    rows = draw_rows(x, 100, seeded())
+    first = SubsetInitialisation()._fit([twin], x[rows], y[rows], None, str)
     assert not first.explains
     assert torch.equal(twin.kernel.lengthscale, model.kernel.lengthscale)
 
@@ -241,6 +269,24 @@ def test_the_evidence_of_noise_is_the_density_of_normal_targets():
     deviation = (y - 0.3).square().mean().sqrt()
     expected = torch.distributions.Normal(0.3, deviation).log_prob(y).sum().item()
     assert found == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_evidence_of_noise_has_the_noise_of_rows_that_is_known():
+    model, x, y = problem(Gaussian(1.0))
+    zero, relative = torch.zeros(300).double(), 1.0 + loud_rows(300)
+    model.know_noise(RowNoise(zero, relative))
+    deviation = (relative * (y.square() / relative).mean()).sqrt()
+    expected = torch.distributions.Normal(0.0, deviation).log_prob(y).sum().item()
+    assert noise_evidence(model, x, y) == pytest.approx(expected, abs=1e-3)
+    known = loud_rows(300)
+    model.know_noise(known)
+    learned = torch.logspace(-2.0, 1.0, 2000, dtype=torch.float64).unsqueeze(1)
+    law = torch.distributions.Normal(0.0, (known + learned).sqrt())
+    expected = law.log_prob(y).sum(1).max().item()
+    assert noise_evidence(model, x, y) == pytest.approx(expected, abs=1e-3)
+    model.know_noise(RowNoise(zero + 0.3, zero))  # nothing is learned
+    expected = torch.distributions.Normal(zero, 0.3**0.5).log_prob(y).sum().item()
+    assert noise_evidence(model, x, y) == pytest.approx(expected, rel=1e-12)
 
 
 def test_a_start_that_wins_is_taken_with_all_that_belongs_to_it():

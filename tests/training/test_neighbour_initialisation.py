@@ -43,6 +43,16 @@ def test_neighbours_find_the_noise_that_a_subset_does_not_see():
     assert any("150 rows given 40 neighbours each" in line for line in lines)
 
 
+@pytest.mark.parametrize("candidates", [None, 500])
+def test_neighbours_know_the_noise_of_rows(candidates):
+    model, x, y = problem(Gaussian(0.1))
+    known = 4.0 * (torch.arange(800) % 2).double()
+    y = y + known.sqrt() * torch.randn(800, generator=torch.Generator().manual_seed(7))
+    model.know_noise(known)
+    start(NeighbourInitialisation(200, 40, 150, 40, 25, candidates), model, x, y)
+    assert 0.2 * NOISE < float(model.likelihood.noise_variance.detach()) < 5.0 * NOISE
+
+
 def test_priors_hold_in_the_fit_to_neighbours():
     """A prior that is far narrower than the likelihood keeps its mode."""
     found = []

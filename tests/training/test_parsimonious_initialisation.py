@@ -21,10 +21,12 @@ def data(weights, n=60):
     return x, (0.5 * x).sin() @ torch.tensor(weights, dtype=torch.float64) + noise
 
 
-def fitted(kind, kernel, x, y, likelihood=None, **options):
+def fitted(kind, kernel, x, y, likelihood=None, noise=None, **options):
     model = ExactGP(
         kernel=kernel, mean=Constant(), likelihood=Gaussian() if likelihood is None else likelihood
     ).double()
+    if noise is not None:
+        model.know_noise(noise)
     lines = []
     start = kind(max_evaluations=60, **options)
     start(model, x, y, generator=torch.Generator().manual_seed(0), say=lines.append)
@@ -57,6 +59,19 @@ def test_inputs_that_differ_keep_the_fit_of_the_subset():
     plain, _ = fitted(SubsetInitialisation, RBF(D), x, y, num_points=50)
     for a, b in zip(model.parameters(), plain.parameters(), strict=True):
         assert torch.equal(a, b)
+
+
+def test_both_fits_know_the_noise_of_rows():
+    x, y = data([1.0] * D)
+    known = 9.0 * (torch.arange(len(y)) % 2).double()
+    y = y + known.sqrt() * torch.randn(len(y), generator=torch.Generator().manual_seed(0))
+    model, lines = fitted(ParsimoniousInitialisation, RBF(D, 2.0), x, y, noise=known)
+    value = ExactMLL().evidence(model, x, y).value
+    (slope,) = torch.autograd.grad(value, list(model.likelihood.parameters()))
+    assert abs(float(slope)) < 0.05
+    plain, _ = fitted(SubsetInitialisation, RBF(D, 2.0), x, y, noise=known)
+    gained = float((ExactMLL().evidence(plain, x, y).value - value).detach())
+    assert f"gain {gained:.1f} nats" in lines[-1]
 
 
 @pytest.mark.parametrize("kernel", [RBF(), Periodic()])

@@ -125,8 +125,11 @@ def with_kernel_chosen(
 
     def fitter_on(rows: Tensor) -> KernelFitter:
         values = y[rows].double() if gaussian else y[rows]
-        more = x[order[:NUM_REFIT_ROWS]]
-        return KernelFitter(made, x[rows], values, more, options["max_evaluations"])
+        more, noise = order[:NUM_REFIT_ROWS], None
+        if gaussian and seen.train_noise is not None:
+            noise = seen.train_noise.of(rows), seen.train_noise.of(more)
+        most = options["max_evaluations"]
+        return KernelFitter(made, x[rows], values, x[more], most, noise)
 
     fitter, clock = fitter_on(order[:count]), _Clock(seconds)
     usual = FACTORING if grid else candidates_for(data.num_train, data.num_inputs)

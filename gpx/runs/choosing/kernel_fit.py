@@ -19,6 +19,7 @@ from gpx.inference.leave_one_out import LeftOut
 from gpx.kernels import Kernel
 from gpx.likelihoods import Gaussian, Likelihood
 from gpx.likelihoods.gaussian import NoisyOutputs
+from gpx.likelihoods.row_noise import RowNoise, training_noise
 from gpx.linalg import cholesky
 from gpx.linalg.processes import sharing
 from gpx.methods.base.model import Hyperparameters
@@ -29,6 +30,7 @@ from gpx.training.initialisation import (
     SHORTER,
     exact_outputs,
     explains,
+    know_noise_of_outputs,
     lengthen,
     noise_evidence,
     rows_of_outputs,
@@ -107,13 +109,22 @@ class KernelFitter:
         more (m, d): inputs of these and further rows, at which kernel matrices must be
             well-conditioned.
         max_evaluations: limit of evaluations of the evidence, for each kernel.
+        noise: what is known of the noise of the n rows, and of the m; Gaussian likelihoods use it.
     """
 
     def __init__(
-        self, config: DictConfig, x: Tensor, y: Tensor, more: Tensor, max_evaluations: int
+        self,
+        config: DictConfig,
+        x: Tensor,
+        y: Tensor,
+        more: Tensor,
+        max_evaluations: int,
+        noise: tuple[RowNoise, RowNoise] | None = None,
     ) -> None:
         self.config, self.x, self.y, self.more = config, x, y, more
         self.max_evaluations = max_evaluations
+        self.noise = None if noise is None else noise[0]
+        self.noise_of_more = None if noise is None else noise[1]
         self.mean = build(config, "mean")
         stored = OmegaConf.to_container(config.likelihood, resolve=False)
         assert isinstance(stored, dict)
@@ -199,16 +210,24 @@ class KernelFitter:
     def _explains(self, parts: Hyperparameters, evidence: float) -> bool:
         """Whether a fit with this evidence per row explains more than independent noise does."""
         rows = rows_of_outputs(self.x, self.y)
-        each = zip(exact_outputs(parts), rows, strict=True)
+        each = zip(self._exact(parts), rows, strict=True)
         noise = sum(noise_evidence(gp, x, y) for gp, (x, y) in each if len(y))
         (noise,) = _agreed((noise,))
         return explains(parts.kernel, len(self.y) * evidence - noise)
+
+    def _exact(self, parts: Hyperparameters) -> list[ExactGP]:
+        """An exact GP for every output, which knows the noise of its rows."""
+        exact = exact_outputs(parts)
+        know_noise_of_outputs(exact, self.y, self.noise)
+        return exact
 
     @torch.no_grad()
     def _can_start_from(self, kernel: Kernel, noise: Tensor) -> bool:
         """Whether the matrix of ``more`` rows has a Cholesky factor with half of the noise."""
         variance = kernel.diagonal(self.more).max()
-        if not bool(noise >= MIN_NOISE_SHARE * variance):
+        if self.noise_of_more is not None:
+            noise = self.noise_of_more.like(noise).variance(noise)
+        if not bool(noise.min() >= MIN_NOISE_SHARE * variance):
             return False
         covariance = kernel.evaluate(self.more, self.more)
         covariance.diagonal().add_(0.5 * noise)
@@ -223,7 +242,7 @@ class KernelFitter:
             return len(y) / len(self.y)  # share of rows that have this output
 
         if self.gaussian:
-            exact, objective = exact_outputs(parts), ExactMLL()
+            exact, objective = self._exact(parts), ExactMLL()
             rows = rows_of_outputs(self.x, self.y)
             outputs = [(each, *own) for each, own in zip(exact, rows, strict=True) if len(own[1])]
             module = nn.ModuleList([each for each, _, _ in outputs])
@@ -264,7 +283,7 @@ def _agreed(values: Sequence[float | None]) -> Any:
 def _predictive(model: ExactGP, x: Tensor, y: Tensor) -> float:
     """Mean leave-one-out log density of y (n,)."""
     covariance = model.kernel.evaluate(x, x)
-    covariance.diagonal().add_(model.likelihood.noise_variance)
+    covariance.diagonal().add_(training_noise(model, y))
     factor, _ = cholesky(covariance, name="the covariance of the rows", ladder=(0.0,))
     return float(LeftOut.of(factor, y - model.mean(x)).log_density().mean())
 
@@ -275,7 +294,8 @@ def _forecast(model: ExactGP, x: Tensor, y: Tensor) -> float:
     order = x[:, 0].argsort()
     x, y = x[order], y[order] - model.mean(x[order])
     covariance = model.kernel.evaluate(x, x)
-    covariance.diagonal().add_(model.likelihood.noise_variance)
+    noise = training_noise(model, y)
+    covariance.diagonal().add_(noise[order] if noise.ndim else noise)
     factor, _ = cholesky(covariance, name="the covariance of the rows", ladder=(0.0,))
     # leading blocks of the factor are the factors of the earlier rows
     whitened = torch.linalg.solve_triangular(factor, y.unsqueeze(1), upper=False)

@@ -48,8 +48,8 @@ def drawn(kernel, x, noise, seed):
     return (torch.linalg.cholesky(covariance) @ normals).numpy()
 
 
-def chosen(x, y, *options, folder):
-    fitted = gpx.fit(x, y, "approx=exact", "kernel=auto", *QUICK, *options, folder=folder)
+def chosen(x, y, *options, folder, **rows):
+    fitted = gpx.fit(x, y, "approx=exact", "kernel=auto", *QUICK, *options, folder=folder, **rows)
     config = OmegaConf.load(folder / "config.yaml")
     return fitted, config
 
@@ -114,6 +114,17 @@ def test_a_further_fit_that_fails_leaves_the_first():
 
     fitter._maximise = fail
     assert math.isfinite(fitter.fit("rbf", {"_target_": "gpx.kernels.RBF"}).evidence)
+
+
+def test_kernels_are_compared_with_the_noise_of_rows_that_is_known(tmp_path):
+    x = torch.rand(150, 2, generator=torch.Generator().manual_seed(0)).double() * 3
+    known = 4.0 * (np.arange(150) % 2)
+    y = drawn(RBF(lengthscale=1.0), x, 1e-2, 2)
+    y = y + known**0.5 * np.random.default_rng(1).normal(size=150)
+    options = ("kernel.candidates=[rbf]", "kernel.num_points=150")
+    _, config = chosen(x.numpy(), y, *options, folder=tmp_path, noise=known)
+    in_targets = config.likelihood.noise_variance * y.var()
+    assert 0.003 < in_targets < 0.03  # 2 and more if all rows are alike
 
 
 def test_one_lengthscale_serves_where_all_inputs_matter_alike(tmp_path):
