@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -54,6 +55,15 @@ class Selector(ABC):
             noise () or (n,): noise variances.
         """
         return self
+
+    def construction(self) -> dict[str, Any] | None:
+        """Every argument of the constructor by name, for the config in a run folder.
+
+        By default the attributes of these names; None if one of them has no such attribute.
+        """
+        names = inspect.signature(type(self)).parameters
+        own = vars(self)
+        return {name: own[name] for name in names} if own.keys() >= names.keys() else None
 
     @abstractmethod
     def _select(

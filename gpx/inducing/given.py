@@ -22,15 +22,19 @@ class Given(Selector):
 
     Args:
         points (M, d): in the unit of the model's inputs, with DKL in that of its features; need not
-            be rows of the data.
+            be rows of the data. As a text, of which a config holds thousands of numbers more
+            quickly: numbers of a point separated by blanks and points by semicolons, "0 1.5; 2 3".
 
     Raises:
-        ShapeError: no matrix of at least one point. DataError: values that are not finite.
+        ShapeError: no matrix of at least one point. DataError: values that are not finite, or a
+            text of something else than numbers.
 
     Cost: none.
     """
 
-    def __init__(self, points: Tensor | Sequence[Sequence[float]]) -> None:
+    def __init__(self, points: Tensor | Sequence[Sequence[float]] | str) -> None:
+        if isinstance(points, str):
+            points = _numbers(points)
         self.points = torch.as_tensor(points, dtype=torch.float64).detach().clone()
         if self.points.ndim != 2 or not len(self.points):
             raise ShapeError(
@@ -38,6 +42,10 @@ class Given(Selector):
             )
         if not bool(self.points.isfinite().all()):
             raise DataError("inducing points hold NaN or infinite values")
+
+    def construction(self) -> dict[str, str]:
+        """As in ``Selector``: the points as a text."""
+        return {"points": "; ".join(" ".join(map(repr, row)) for row in self.points.tolist())}
 
     @property
     def fixed_number(self) -> int:  # type: ignore[override]
@@ -63,3 +71,14 @@ class Given(Selector):
         self, x: Tensor, kernel: Kernel, num_inducing: int, generator: torch.Generator | None
     ) -> Selection:
         return Selection(points=self.points.to(x, copy=True))
+
+
+def _numbers(text: str) -> Tensor:
+    """The points (M, d) that a text lists."""
+    try:
+        rows = [[float(number) for number in row.split()] for row in text.split(";")]
+    except ValueError as error:
+        raise DataError(f"inducing points: {error} in the text of their values") from error
+    if len({len(row) for row in rows}) > 1:
+        raise ShapeError("inducing points: the points of a text differ in their number of inputs")
+    return torch.tensor(rows, dtype=torch.float64)

@@ -1,6 +1,6 @@
-"""The config node of a kernel, mean or likelihood made in Python: its class and arguments.
+"""The config node of a kernel, mean, likelihood or selector made in Python: class and arguments.
 
-Before a node is used, the module is built from it again and compared.
+Before a node is used, the object is built from it again and compared.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch.nn.utils.parametrize import type_before_parametrizations
 from gpx.constraints import named_for_users
 from gpx.constructed import PLAIN, Constructed, Unrecorded
 from gpx.errors import ConfigError, GPXError, class_name
+from gpx.inducing import Selector
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.means.base import Mean
@@ -27,8 +28,16 @@ from gpx.methods.base.model import EXAMPLE_PARTS
 from gpx.options.build import first_line
 from gpx.options.composition import COMPOSING
 
-PARTS: dict[str, type[Constructed]] = {"kernel": Kernel, "mean": Mean, "likelihood": Likelihood}
-"""Parts that may be given as modules, and their base classes."""
+PARTS: dict[str, type] = {
+    "kernel": Kernel,
+    "mean": Mean,
+    "likelihood": Likelihood,
+    "selector": Selector,
+}
+"""Parts that may be given as objects, and their base classes."""
+PACKAGES = {"selector": "approx.selector"}
+"""Where the node of a part stands in a config, if not under its own name."""
+EXAMPLES = {**EXAMPLE_PARTS, "selector": "inducing.KMeans()"}
 
 GIVEN = "given"
 """Name of the node as a choice of its group."""
@@ -47,7 +56,7 @@ def chosen_modules(nodes: Mapping[str, dict[str, Any]]) -> Iterator[list[str]]:
     store = ConfigStore.instance()
     with COMPOSING:
         for part, node in nodes.items():
-            store.store(group=part, name=GIVEN, node=node)
+            store.store(group=part, name=GIVEN, node=node, package=PACKAGES.get(part))
         try:
             yield [f"{part}={GIVEN}" for part in nodes]
         finally:
@@ -58,28 +67,33 @@ def chosen_modules(nodes: Mapping[str, dict[str, Any]]) -> Iterator[list[str]]:
 
 
 def node_of(module: object, part: str, kept: bool = True) -> dict[str, Any]:
-    """The config node of a module: ``_target_`` and every argument of its class.
+    """The config node of a module or selector: ``_target_`` and every argument of its class.
 
-    The values are those of the constructor, or the current ones if they were assigned since. That
-    a parameter is fixed is not part of the node: see ``fixed_in``.
+    The values are those of the constructor, or the current ones if they were assigned since; a
+    selector's come from ``Selector.construction``. That a parameter is fixed is not part of the
+    node: see ``fixed_in``.
 
     Args:
-        module: a kernel, mean or likelihood; modules among its arguments become nodes, too.
-        part: "kernel", "mean" or "likelihood".
+        module: a kernel, mean, likelihood or selector; modules among its arguments become nodes.
+        part: "kernel", "mean", "likelihood" or "selector".
         kept: whether another process must be able to build it, from a run folder.
 
     Raises:
-        ConfigError: it is not such a module, or no node can describe it: its class cannot be
-            imported, an argument is not a number, text, list or module, a parameter has a
-            value that no argument gives, or a module is used in several places.
+        ConfigError: it is not such an object, or no node can describe it: its class cannot be
+            imported, an argument is unknown or not a number, text, list or module, a parameter
+            has a value that no argument gives, or a module is used in several places.
     """
     if not isinstance(module, PARTS[part]):
         given = f"the class {module.__name__}" if isinstance(module, type) else class_name(module)
         raise ConfigError(
-            f"{part}={given} is not a {part} of gpx, such as gpx.{EXAMPLE_PARTS[part]}; a text is "
+            f"{part}={given} is not a {part} of gpx, such as gpx.{EXAMPLES[part]}; a text is "
             f"read as the option {part}="
         )
-    return _Reader(part, kept).node(module, part)
+    reader = _Reader(part, kept)
+    if isinstance(module, Selector):
+        return reader.selector(module)
+    assert isinstance(module, nn.Module)
+    return reader.node(module, part)
 
 
 def fixed_in(module: nn.Module, part: str, node: dict[str, Any]) -> list[str]:
@@ -128,7 +142,22 @@ class _Reader:
         assert refused is not None
         raise refused
 
-    def _value(self, module: nn.Module, name: str, value: Any, place: str) -> Any:
+    def selector(self, selector: Selector) -> dict[str, Any]:
+        """The node of a selector, which has its arguments as attributes."""
+        self._require_importable(type(selector))
+        given = selector.construction()
+        if given is None:
+            raise self._not_recorded(
+                selector, "an argument of its constructor is no attribute of the same name"
+            )
+        node = {
+            "_target_": _public_name(type(selector)),
+            **{n: self._value(selector, n, v, self.part) for n, v in given.items()},
+        }
+        self._built(selector, node, self.part)
+        return node
+
+    def _value(self, module: object, name: str, value: Any, place: str) -> Any:
         """An argument as a value that a config can hold."""
         if isinstance(value, PLAIN):
             return value
@@ -162,15 +191,18 @@ class _Reader:
 
     def _require_same(self, module: nn.Module, node: dict[str, Any], place: str) -> None:
         """Raise ConfigError unless the node builds an equal module."""
+        for difference in _differences(module, self._built(module, node, place)):
+            raise self._not_recorded(module, difference)
+
+    def _built(self, module: object, node: dict[str, Any], place: str) -> Any:
+        """What the node builds; raises ConfigError if it builds nothing."""
         try:
-            built = hydra.utils.instantiate(OmegaConf.create(node))
+            return hydra.utils.instantiate(OmegaConf.create(node))
         except (hydra.errors.InstantiationException, GPXError) as error:
             why = first_line(error.__cause__ or error)
             raise self._not_recorded(module, f"building {place} again fails: {why}") from error
-        for difference in _differences(module, built):
-            raise self._not_recorded(module, difference)
 
-    def _not_recorded(self, module: nn.Module, why: str) -> ConfigError:
+    def _not_recorded(self, module: object, why: str) -> ConfigError:
         return ConfigError(
             f"{self.part}: {class_name(module)} cannot be recorded in config.yaml: {why}"
         )

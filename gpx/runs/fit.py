@@ -17,6 +17,7 @@ from omegaconf import DictConfig
 
 from gpx.constructed import Constructed
 from gpx.errors import ConfigError, DTypeError, GPXError, class_name
+from gpx.inducing import Selector
 from gpx.kernels import Kernel
 from gpx.likelihoods import Likelihood
 from gpx.likelihoods.base import is_classification
@@ -103,6 +104,7 @@ def fit(
     kernel: Kernel | str | None = None,
     mean: Mean | str | None = None,
     likelihood: Likelihood | str | None = None,
+    selector: Selector | str | None = None,
     folder: str | Path | None = None,
     quiet: bool = False,
     keep: bool = True,
@@ -146,6 +148,10 @@ def fit(
             keeps those that ``gpx.constraints.fix`` fixed; the modules themselves are not changed.
             config.yaml holds their classes and arguments; classes of one's own are loaded by
             ``gpx.load(folder, trust=("my_package",))``.
+        selector: of inducing points, an object of ``gpx.inducing`` or of one's own with its
+            arguments as attributes, or a text as in ``selector=``. ``Given(points)`` has its points
+            in units of the standardised inputs: subtract the mean of the rows trained on, and
+            divide by their standard deviation.
         folder: run folder, new or empty; None: a new one in ``outputs``.
         quiet: print nothing (``trainer.quiet=true``); warnings are still issued by Python.
         keep: False: leave no run folder behind, so that nothing is drawn (``trainer.figures`` and
@@ -186,7 +192,7 @@ def fit(
         name = option.partition("=")[0].lstrip("+~")
         if name in DATA_OPTIONS or name.startswith("hydra"):
             raise ConfigError(f"gpx.fit takes no {name}=: it trains on the arrays it is given")
-    parts = {"kernel": kernel, "mean": mean, "likelihood": likelihood}
+    parts = {"kernel": kernel, "mean": mean, "likelihood": likelihood, "selector": selector}
     modules = _modules({n: part for n, part in parts.items() if part is not None}, options, keep)
     fixed = [
         name

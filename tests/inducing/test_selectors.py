@@ -368,5 +368,9 @@ def test_given_points_must_be_points_of_the_data_s_inputs():
         Given(torch.zeros(3))
     with pytest.raises(DataError, match="NaN or infinite"):
         Given([[float("nan")]])
+    with pytest.raises(DataError, match="could not convert string to float: 'one'"):
+        Given("0 1; 2 one")
+    with pytest.raises(ShapeError, match="differ in their number of inputs"):
+        Given("0 1; 2")
     with pytest.raises(ShapeError, match="have 1 inputs and the data 2"):
         Given(torch.zeros(3, 1))(torch.zeros(5, 2), RBF(), 3)

@@ -1,16 +1,19 @@
 """A module's node builds the module again, or one sentence says why there is none."""
 
 import dataclasses
+import inspect
 import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from omegaconf import OmegaConf
+from public_classes import public_classes
 
-from gpx import kernels, likelihoods, means
+from gpx import inducing, kernels, likelihoods, means
 from gpx.constraints import fix
 from gpx.errors import ConfigError
+from gpx.inducing import Given, Selection, Selector
 from gpx.kernels import RBF, Categorical, Kumaraswamy, Matern32, MaternNu, Periodic, Stationary
 from gpx.kernels.over_axes import MultiOutput
 from gpx.options.build import build
@@ -76,6 +79,19 @@ class Refusing(Stationary):
         return 1.0 / (1.0 + r2)
 
 
+class Nearest(Selector):
+    """A selector of one's own; it keeps what it is given under another name if asked to."""
+
+    def __init__(self, count=3, hidden=False):
+        if hidden:
+            self.size, self.hidden = count, hidden
+        else:
+            self.count, self.hidden = count, hidden
+
+    def _select(self, x, kernel, num_inducing, generator):
+        return Selection(x[: self.size if self.hidden else self.count])
+
+
 def rebuilt(module, part="kernel"):
     config = OmegaConf.create({part: node_of(module, part)})
     return build(OmegaConf.create(OmegaConf.to_yaml(config)), part)
@@ -102,6 +118,34 @@ def test_a_kernel_is_built_again(kernel):
     x = torch.tensor([[0.1, 0.0], [0.4, 1.0], [0.8, 2.0]]).double()
     expected = kernel.double().evaluate(x)
     torch.testing.assert_close(rebuilt(kernel).double().evaluate(x), expected, rtol=1e-14, atol=0)
+
+
+SELECTORS = public_classes(inducing, Selector) - {"Given"}
+
+
+@pytest.mark.parametrize("name", [*sorted(SELECTORS), "Nearest"])
+def test_a_selector_is_built_again(name):
+    kind = getattr(inducing, name, Nearest)
+    options = {"count": 5} if kind is Nearest else {}
+    if "max_candidates" in inspect.signature(kind).parameters:
+        options["max_candidates"] = 123
+    selector = kind(**options)
+    again = rebuilt(selector, "selector")
+    assert type(again) is kind
+    assert vars(again) == vars(selector)
+
+
+def test_given_points_are_built_again_to_the_last_digit():
+    points = torch.randn(5, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(rebuilt(Given(points), "selector").points, points)
+    assert torch.equal(rebuilt(Given(points[:1]), "selector").points, points[:1])
+
+
+def test_a_selector_that_hides_its_arguments_is_refused():
+    with pytest.raises(ConfigError, match=r"selector: Nearest cannot be recorded .*no attribute"):
+        node_of(Nearest(hidden=True), "selector")
+    with pytest.raises(ConfigError, match=r"the class Given is not a selector .*KMeans\(\)"):
+        node_of(Given, "selector")
 
 
 def test_what_was_assigned_is_what_counts():

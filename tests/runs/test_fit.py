@@ -20,6 +20,7 @@ import gpx
 from gpx.commands.predict import main as predict
 from gpx.constraints import fix
 from gpx.errors import ConfigError, DataError, DTypeError, GPXError, ShapeError, WriteError
+from gpx.inducing import Given
 from gpx.kernels import RBF, Matern32, Periodic
 from gpx.likelihoods import Bernoulli, Gaussian
 from gpx.means import Linear as LinearMean
@@ -805,3 +806,26 @@ def test_bounds_of_the_optimizer_hold_in_the_start_too(init, arrays, tmp_path, m
     bounds = "optimizer.bounds=[[kernel.lengthscale,0.2,0.3]]"
     gpx.fit(*arrays, *QUICK, f"init={init}", bounds, quiet=True, folder=tmp_path / "r")
     assert seen == [pytest.approx([0.3, 0.3], rel=1e-9)]  # without bounds 1 and more
+
+
+def test_points_of_a_given_selector_are_those_of_the_run(arrays, tmp_path):
+    points = np.random.default_rng(1).normal(size=(7, 2))
+    fitted = gpx.fit(
+        *arrays,
+        *("approx=sgpr", *QUICK[2:]),
+        selector=Given(points),
+        quiet=True,
+        folder=tmp_path / "r",
+    )
+    config = OmegaConf.load(tmp_path / "r" / "config.yaml")
+    assert config.approx.num_inducing == 7
+    loaded = gpx.load(tmp_path / "r").predict(arrays[0])
+    np.testing.assert_array_equal(loaded.mean, fitted.model.predict(arrays[0]).mean)
+    by_text = gpx.fit(
+        *arrays,
+        *("approx=sgpr", *QUICK[2:], "++approx.selector._target_=gpx.inducing.Given"),
+        "++approx.selector.points='" + Given(points).construction()["points"] + "'",
+        quiet=True,
+        keep=False,
+    )
+    np.testing.assert_array_equal(by_text.model.predict(arrays[0]).mean, loaded.mean)
