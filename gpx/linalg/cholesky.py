@@ -51,7 +51,7 @@ def cholesky(
     *,
     name: str = "matrix",
     ladder: tuple[float, ...] | None = None,
-    hint: str = "",
+    hint: str | Callable[[], str] = "",
 ) -> tuple[Tensor, CholeskyReport]:
     """Lower Cholesky factor of a symmetric positive definite matrix, with reported jitter.
 
@@ -63,7 +63,8 @@ def cholesky(
         matrix (..., n, n): symmetric; only the lower triangle is read.
         name: what the matrix is, for the error message ("K_zz of 512 inducing points").
         ladder: relative jitters to try; default by dtype.
-        hint: one more thing to try, put at the end of the error message.
+        hint: one more thing to try, put at the end of the error message; a function is called only
+            for an error.
 
     Returns:
         factor (..., n, n), lower triangular, and the report with the absolute jitter used.
@@ -117,7 +118,7 @@ def cholesky_in_place(
     *,
     name: str = "matrix",
     ladder: tuple[float, ...] | None = None,
-    hint: str = "",
+    hint: str | Callable[[], str] = "",
 ) -> tuple[Tensor, CholeskyReport]:
     """Cholesky factor written over the matrix itself: nothing else of size n x n is held.
 
@@ -173,7 +174,7 @@ def upper_solve(upper: Tensor, right: Tensor) -> Tensor:
     return torch.linalg.solve_triangular(upper, half, upper=True)
 
 
-def _explain(matrix: Tensor, name: str, tried: list[float], hint: str) -> str:
+def _explain(matrix: Tensor, name: str, tried: list[float], hint: str | Callable[[], str]) -> str:
     n = matrix.shape[-1]
     text = (
         f"{name} ({n} x {n}, {str(matrix.dtype).removeprefix('torch.')}) is not positive definite"
@@ -195,6 +196,6 @@ def _explain(matrix: Tensor, name: str, tried: list[float], hint: str) -> str:
     remedies = ["raise the noise variance", "remove duplicate points"]
     if matrix.dtype != torch.float64:
         remedies.insert(0, "use dtype=float64")
-    if hint:
-        remedies.append(hint)
+    if last := hint() if callable(hint) else hint:
+        remedies.append(last)
     return text + "Try: " + "; ".join(remedies) + "."

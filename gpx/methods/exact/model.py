@@ -109,7 +109,9 @@ def noisy_cholesky(kernel: Kernel, x: Tensor, noise: Tensor) -> tuple[Tensor, Ch
             fill,
             x.new_empty(n, n),
             name=name,
-            hint=f"other hyperparameters (the noise variance is {mean:.2e})",
+            hint=lambda: (
+                f"other hyperparameters (the noise variance is {mean:.2e}){_repeated_rows(x)}"
+            ),
         )
     if report.jitter > JITTER_SHARE * smallest:
         better = "" if x.dtype == torch.float64 else "dtype=float64 or "
@@ -121,6 +123,18 @@ def noisy_cholesky(kernel: Kernel, x: Tensor, noise: Tensor) -> tuple[Tensor, Ch
             stacklevel=2,
         )
     return upper, report
+
+
+def _repeated_rows(x: Tensor) -> str:
+    """What to do about the rows of x (n, d) that repeat another one, for an error; or nothing."""
+    n = len(x)
+    repeated = n - len(torch.unique(x, dim=0))
+    if not repeated:
+        return ""
+    return (
+        f"; {repeated} of the {n} rows have the inputs of another row: give one row of the mean "
+        "target in place of those that agree, and their number as its weight (weights=)"
+    )
 
 
 def _require_memory(n: int, x: Tensor) -> None:

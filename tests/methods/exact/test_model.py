@@ -150,6 +150,17 @@ def test_nan_hyperparameters_are_named():
         model.condition(x, y)
 
 
+@pytest.mark.parametrize("repeated", [0, 3])
+def test_an_error_says_how_many_rows_repeat_others(repeated):
+    x = torch.arange(6.0, dtype=torch.float64).unsqueeze(1)
+    x[6 - repeated :] = x[: min(repeated, 1)]
+    with pytest.raises(NotPositiveDefinite) as caught:
+        exact_module.noisy_cholesky(RBF().double(), x, torch.tensor(-3.0).double())
+    told = "3 of the 6 rows have the inputs of another row: give one row of the mean target"
+    assert (told in str(caught.value)) == bool(repeated)
+    assert ("of another row" in str(caught.value)) == bool(repeated)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_cuda_agrees_with_cpu():
