@@ -155,7 +155,7 @@ class LBFGSB(Optimizer):
         clock = time.perf_counter()
 
         def loss() -> Tensor:
-            latest.clear()  # stays empty where the line search tries a point without a value
+            latest.clear()  # stays empty at a point of the line search without a value
             evidence = session.objective.evidence(session.model, session.x, session.y)
             value = session.objective.loss(evidence, session.model, session.x)
             latest.append(evidence)
@@ -184,6 +184,7 @@ class LBFGSB(Optimizer):
             after_evaluation,
             after_iteration=lambda: session.objective.after_step(session.model),
             after_stall=lambda: session.objective.after_stall(session.model),
+            after_failure=latest.clear,  # its evidence is none of the run's
             lower=lower,
             upper=upper if self.bounds else None,
         )
@@ -196,6 +197,7 @@ class LBFGSB(Optimizer):
         after_evaluation: Callable[[int, float, bool], None],
         after_iteration: Callable[[], None] = lambda: None,
         after_stall: Callable[[], bool] = lambda: False,
+        after_failure: Callable[[], None] = lambda: None,
         lower: Sequence[float] | None = None,
         upper: Sequence[float] | None = None,
     ) -> str:
@@ -211,6 +213,8 @@ class LBFGSB(Optimizer):
             after_stall: called when the search stopped although the gradient has not vanished (the
                 loss no longer falls, or a line search failed). It may make the loss more accurate
                 and return True; the search then starts again from the best point.
+            after_failure: called, before ``after_evaluation``, for a trial of a line search whose
+                loss or gradient cannot be computed or is not finite.
             lower: lower limit for each parameter (``gpx.constraints.lower_limits``), or None. A
                 line search may try points beyond a limit, but no iteration starts there.
             upper: upper limit for each parameter, or None. With these every point is within.
@@ -258,7 +262,13 @@ class LBFGSB(Optimizer):
                 value, gradient = recorded[place][1], recorded[place][2]
             else:
                 assign(parameters, torch.from_numpy(point))
-                value, gradient = self._evaluate(parameters, loss, count, best_loss)
+                found = self._evaluate(parameters, loss, count)
+                if found is None:
+                    after_failure()
+                    # a high loss makes the line search step back
+                    failed = best_loss + 1e3 * (1.0 + abs(best_loss))
+                    found = failed, torch.zeros_like(values_of(parameters))
+                value, gradient = found
             record.evaluations.append((checksum, value, gradient))
             if value < best_loss and bool((point >= limits).all()):
                 best_loss, best_point = value, point.copy()
@@ -323,21 +333,26 @@ class LBFGSB(Optimizer):
 
     @staticmethod
     def _evaluate(
-        parameters: Sequence[nn.Parameter], loss: Callable[[], Tensor], count: int, best: float
-    ) -> tuple[float, Tensor]:
+        parameters: Sequence[nn.Parameter], loss: Callable[[], Tensor], count: int
+    ) -> tuple[float, Tensor] | None:
+        """Loss and gradient (P,); None at a trial point of a line search that has none.
+
+        At the start (``count`` 0) there is nothing to step back to: what is raised there, or not
+        finite, is the caller's.
+        """
         for parameter in parameters:
             parameter.grad = None
         try:
             value = loss()
             value.backward()
         except (NotPositiveDefinite, DidNotConverge):
-            # The line search tried a point without a numerical value: a high loss makes it step
-            # back. At the starting point there is nothing to step back to.
             if count == 0:
                 raise
-            return best + 1e3 * (1.0 + abs(best)), torch.zeros_like(values_of(parameters))
+            return None
         level, gradient = value_and_gradient(value, parameters)
         sharing().broadcast([level, gradient])
+        if count and not bool(level.isfinite() & gradient.isfinite().all()):
+            return None
         return float(level), gradient
 
     def finish(self) -> bool:

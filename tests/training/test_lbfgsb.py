@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 import scipy.optimize
@@ -178,6 +180,44 @@ def test_line_search_steps_back_from_an_infeasible_point(kind):
 
     LBFGSB().minimise([parameter], loss, 60, lambda *_: None)
     assert failures
+    assert 0.5 <= parameter.item() < 0.75
+
+
+class _FailingSlope(torch.autograd.Function):
+    """The identity, without a derivative."""
+
+    @staticmethod
+    def forward(ctx, value):
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        raise NotPositiveDefinite("in the backward pass")
+
+
+@pytest.mark.parametrize("kind", ["raised", "slope", "value", "lowest"])
+def test_a_trial_that_fails_late_or_is_not_finite_is_none_of_the_best(kind):
+    parameter = nn.Parameter(torch.tensor(3.0, dtype=torch.float64))
+    failures, values = [], []
+
+    def loss():
+        value = parameter**2
+        if parameter.item() < 0.5:
+            failures.append(parameter.item())
+            value = {
+                "raised": lambda: _FailingSlope.apply(value),
+                "slope": lambda: value + (parameter - parameter.detach()).sqrt(),  # inf or nan
+                "value": lambda: value * torch.nan,
+                "lowest": lambda: value * -torch.inf,
+            }[kind]()
+        return value
+
+    LBFGSB().minimise(
+        *([parameter], loss, 60, lambda count, value, replayed: values.append(value)),
+        after_failure=lambda: values.append(None),
+    )
+    assert len(failures) == values.count(None) > 0
+    assert all(math.isfinite(value) for value in values if value is not None)
     assert 0.5 <= parameter.item() < 0.75
 
 

@@ -491,8 +491,35 @@ def test_a_loss_that_diverged_before_the_budget_ended_replaces_no_checkpoint(
     assert not (tmp_path / "c.pt").exists()
 
 
-def test_trial_points_without_a_value_are_not_reported_as_evidence(tmp_path):
+class _Failing(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, value):
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        raise NotPositiveDefinite("in the backward pass")
+
+
+class WalledLate(Squares):
+    """Of which slopes above 2 have an evidence without a gradient, or none that is finite."""
+
+    def __init__(self, finite):
+        super().__init__()
+        self.finite = finite
+
+    def evidence(self, model, x, y, *, generator=None):
+        found = super().evidence(model, x, y, generator=generator)
+        if model.slope.item() <= 2.0:
+            return found
+        value = _Failing.apply(found.value) if self.finite else found.value * torch.nan
+        return Evidence(value, "exact", found.parts)
+
+
+@pytest.mark.parametrize("objective", [Walled(), WalledLate(True), WalledLate(False)])
+def test_trial_points_without_a_value_are_not_reported_as_evidence(tmp_path, objective):
     watcher = Watcher()
-    fit(tmp_path, Walled(), LBFGSB(), watcher, log_every=1)
+    slope, _, _ = fit(tmp_path, objective, LBFGSB(), watcher, log_every=1)
+    assert 1.5 < slope <= 2.0
     assert watcher.seen
     assert min(progress.evidence_per_point for progress in watcher.seen) > -4.0
