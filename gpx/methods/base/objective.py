@@ -61,23 +61,21 @@ class Evidence:
 def _check_data(objective: Objective[Any], model: Any, x: Tensor, y: Tensor, **_: Any) -> None:
     if isinstance(model, Model):  # the trainer also takes objects that are no Model
         check_parts(model)
+        objective.check(model)
         check_inputs(model, x, model.num_inputs)
         check_targets(model, x, y, model.num_outputs)
         if objective.batching == "full":  # others find that of their rows, or are given it
             check_known_rows(model, x)
+    elif objective.models is not Objective.models:  # of others what it names, and no more
+        objective.require_model(model)
 
 
 def _check_evidence(
     objective: Objective[Any], model: Any, x: Tensor, y: Tensor, **known: Any
 ) -> None:
-    if isinstance(model, Model):  # as in _check_data
-        try:
-            objective.require_model(model)
-            check_placed(model)
-        except ConfigError:
-            objective.check(model)  # what no start would mend, and what it says in its own words
-            raise
     _check_data(objective, model, x, y, **known)
+    if isinstance(model, Model):
+        check_placed(model)  # last, as no start mends what the others refuse
     if objective.total and len(x) > objective.total:
         raise ConfigError(
             f"{class_name(objective)} was made for num_data={objective.total} rows and given "
@@ -142,9 +140,10 @@ class Objective(DataSized, Generic[ModelT], ABC):
             y (n,), or (n, p) for a model of p outputs: targets in the same order.
             generator: source of randomness on the data's device; stochastic objectives need it.
 
-        Raises:
+        Raises (checked for every subclass):
+            ConfigError: the objective does not support the model (``check``).
             ShapeError, DTypeError: x is no matrix (n, d) or y not (n,), or they are in another
-                precision or on another device than the model (checked for every subclass).
+                precision or on another device than the model.
         """
 
     def evidence_of(
@@ -197,7 +196,10 @@ class Objective(DataSized, Generic[ModelT], ABC):
             )
 
     def check(self, model: ModelT) -> None:
-        """Raise ConfigError if this objective does not support ``model``."""
+        """Raise ConfigError if this objective does not support ``model``.
+
+        Called before ``prepare``, ``evidence`` and ``full_evidence``.
+        """
         self.require_model(model)
         likelihood: Any = getattr(model, "likelihood", None)
         if isinstance(model, Model) and likelihood.num_outputs != model.num_outputs:

@@ -203,7 +203,6 @@ class EigenfunctionEvidence(Objective[EigenfunctionModel]):
         generator: torch.Generator | None = None,
     ) -> Evidence:
         """Evidence in nats, in float64; parts are those of ``EigenfunctionTerms``."""
-        self.check(model)
         value, terms = eigenfunction_evidence(
             model.basis,
             x,

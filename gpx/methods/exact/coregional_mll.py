@@ -205,7 +205,6 @@ class CoregionalMLL(Objective[CoregionalModel]):
         Raises:
             DataError: infinite targets, or an output without any target.
         """
-        self.check(model)
         residual, noise = y - model.mean(x)[:, None], model.likelihood.noise_variance.to(y)
         require_no_infinity(residual.detach())
         between = model.between.matrix().to(y)

@@ -256,7 +256,6 @@ class IterativeMLL(ProbedMLL):
         self, model: ExactModel, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Evidence:
         """Estimate in nats, in float64; parts are those of ``IterativeTerms``."""
-        self.check(model)
         residual = y - model.mean(x)
         require_finite(residual)
         noise = model.likelihood.noise_variance

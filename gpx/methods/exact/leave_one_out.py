@@ -101,7 +101,6 @@ class LeaveOneOut(Objective[ExactModel]):
             DataError: targets that are not finite.
             ConfigError: the model solves iteratively.
         """
-        self.check(model)
         solver = model.solver_for(x).name
         if solver != "cholesky":
             raise self._no_factor(solver)

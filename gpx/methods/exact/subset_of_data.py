@@ -172,7 +172,6 @@ class SubsetEvidence(Objective[SubsetModel]):
         Raises:
             ConfigError: no rows have been chosen yet.
         """
-        self.check(model)
         _check_chosen(model)
         noise: RowNoise | None = getattr(model, "row_noise", None)
         chosen = None if noise is None else noise.of(model.rows)

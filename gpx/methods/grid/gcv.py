@@ -155,7 +155,6 @@ class GCV(GridObjective):
         route: str | None,
     ) -> Evidence:
         """-N / 2 log GCV; parts: its residual and its trace term. Facts: GCV, variance_scale."""
-        self.check(model)
         target, rows, factors = self.prepare_system_inputs(model, x, y)
         noise = model.likelihood.noise_variance
         n = x.shape[0]

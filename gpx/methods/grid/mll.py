@@ -276,7 +276,6 @@ class GridMLL(GridObjective):
         that bound above ``EXACT_ERROR``, an exact evidence is a lower (fill) or upper (ignore)
         bound.
         """
-        self.check(model)
         target, rows, factors = self.prepare_system_inputs(model, x, y)
         noise = model.likelihood.noise_variance
         needs_gradient = torch.is_grad_enabled()

@@ -57,7 +57,6 @@ class VecchiaMLL(Objective[Grouped]):
         Raises:
             ConfigError: ``initialise`` was not called with these rows.
         """
-        self.check(model)
         given, blocks = model.given, model.blocks
         if int((blocks >= 0).sum()) != x.shape[0]:
             raise ConfigError(

@@ -114,7 +114,6 @@ class ReweightedEvidence(Objective[Reweighting]):
         self, model: Reweighting, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Evidence:
         """Evidence in nats, in float64; parts: fit, complexity, constant and prior."""
-        self.check(model)
         if model.is_probit:
             raise ConfigError(
                 "the evidence of classes has no closed form: sample it by "

@@ -298,7 +298,6 @@ class CGLowerBound(Objective[SolvedModel]):
         Raises:
             ConfigError: x has another number of rows than v.
         """
-        self.check(model)
         check_num_data(len(model.auxiliary), x)
         with torch.no_grad():  # before the graph: it changes parameters for a time
             self._solve_at_start(model, x, y)

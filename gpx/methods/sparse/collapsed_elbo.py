@@ -323,7 +323,6 @@ class CollapsedELBO(Objective[SparseModel]):
         self, model: SparseModel, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Evidence:
         """Collapsed bound in nats, in float64; parts are those of ``CollapsedTerms``."""
-        self.check(model)
         residual = y - model.mean(x)
         noise = training_noise(model, residual)
         with cached_parameters(x.device, model.kernel):

@@ -253,7 +253,6 @@ class EffectiveEvidence(Objective[EffectiveModel]):
         Raises:
             ConfigError: a block does not fit into the memory budget.
         """
-        self.check(model)
         residual, bounds, budget, batch = y - model.mean(x), None, self.memory_budget, 0
         if model.structure == "blocks":
             order, bounds = model.block_order(x, largest_first=True)

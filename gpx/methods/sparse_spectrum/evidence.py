@@ -192,7 +192,6 @@ class SparseSpectrumEvidence(Objective[SpectralModel]):
         generator: torch.Generator | None = None,
     ) -> Evidence:
         """Evidence in nats, in float64; parts are those of ``LogDensityTerms`` and the penalty."""
-        self.check(model)
         residual = y - model.mean(x)
         noise = model.likelihood.noise_variance
         value, terms = spectral_evidence(model.spectrum, x, residual, noise)

@@ -54,7 +54,6 @@ class WeightSpaceELBO(Objective[WeightsOnBasis]):
         generator: torch.Generator | None = None,
     ) -> None:
         """Set n in the model, for its closed-form scales."""
-        self.check(model)
         model.num_data.fill_(float(x.shape[0]))
 
     def evidence(
@@ -66,7 +65,6 @@ class WeightSpaceELBO(Objective[WeightsOnBasis]):
         generator: torch.Generator | None = None,
     ) -> Evidence:
         """Exact ELBO in nats; no randomness is used."""
-        self.check(model)
         basis, family, noise = model.basis, model.family, model.noise_variance.double()
         if isinstance(family, BlockDiagonalWeights) and family.partly_solved:
             raise ConfigError(

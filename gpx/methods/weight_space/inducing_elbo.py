@@ -138,7 +138,6 @@ class InducingELBO(StepCount, Objective[InducingWeights]):
         generator: torch.Generator | None = None,
     ) -> None:
         """Draw the support points and project the weights; O(support_rows n) once."""
-        self.check(model)
         check_num_data(self.total, x)
         if self.rows == 0:
             return
@@ -176,7 +175,6 @@ class InducingELBO(StepCount, Objective[InducingWeights]):
         generator: torch.Generator | None = None,
     ) -> Evidence:
         """Unbiased estimate of the bound without 1/2 log|K|, in nats over all n points."""
-        self.check(model)
         return self.estimate(model, x, y, *self.draw(generator=generator, device=x.device))
 
     def estimate(
@@ -242,7 +240,6 @@ class InducingELBO(StepCount, Objective[InducingWeights]):
         generator: torch.Generator | None = None,
     ) -> Evidence:
         """Exact bound without 1/2 log|K|: one kernel product, n^2 / 2 entries."""
-        self.check(model)
         fitted = (model.kernel(x) @ model.weight_mean)[:, 0].double()
         return inducing_bound(
             misfit=(y.double() - fitted).square().sum(),

@@ -166,7 +166,6 @@ class QuadruplyStochasticELBO(Objective[WeightsOnBasis]):
 
         Cost: O(support_rows m), with ``snapshot`` O(n m). May be called again.
         """
-        self.check(model)
         check_num_data(self.total, x)
         model.num_data.fill_(float(self.total))
         whole = model.basis.num_blocks if self.snapshot else model.anchor_blocks
@@ -243,7 +242,6 @@ class QuadruplyStochasticELBO(Objective[WeightsOnBasis]):
         generator: torch.Generator | None = None,
     ) -> Evidence:
         """Unbiased estimate of the ELBO in nats, summed over all n points."""
-        self.check(model)
         drawn = self.step_draws(model, x, generator=generator)
         return self.evidence_given(model, Batch(x, y), drawn)
 

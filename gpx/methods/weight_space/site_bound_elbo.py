@@ -147,7 +147,6 @@ class SiteBoundELBO(StepCount, Objective[SitesOnBasis]):
         self, model: SitesOnBasis, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> None:
         """Take the snapshot (or the anchor), and the first eta from one sample."""
-        self.check(model)
         check_num_data(self.total, x)
         model.num_data.fill_(float(self.total))
         if self.snapshot is not None:
@@ -197,7 +196,6 @@ class SiteBoundELBO(StepCount, Objective[SitesOnBasis]):
         """As in ``Objective``; exact with a snapshot, which costs as much anyway."""
         if self.snapshot is None:
             return super().full_evidence(model, x, y, batch_size=batch_size, generator=generator)
-        self.check(model)
         return exact_site_elbo(model, x, y)
 
     def draw(
@@ -225,7 +223,6 @@ class SiteBoundELBO(StepCount, Objective[SitesOnBasis]):
             rows (batch,): row numbers, to look up latent means in the snapshot; None: do without
                 the snapshot.
         """
-        self.check(model)
         lists = self.draw(model, generator=generator, device=x.device)
         return self.estimate(model, x, y, *lists, rows=rows)
 

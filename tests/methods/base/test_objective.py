@@ -12,7 +12,14 @@ from gpx.likelihoods import Gaussian
 from gpx.linalg.trace import FixedProbes
 from gpx.means import Zero
 from gpx.models import CGLB, SGPR, SVGP, ExactGP
-from gpx.objectives import SVGPELBO, CGLowerBound, CollapsedELBO, Evidence, ExactMLL
+from gpx.objectives import (
+    SVGPELBO,
+    CGLowerBound,
+    CollapsedELBO,
+    Evidence,
+    ExactMLL,
+    Objective,
+)
 
 
 def test_parts_for_monitoring_hold_no_graph():
@@ -84,3 +91,49 @@ def test_more_rows_than_all_are_refused_and_so_is_a_model_without_the_bound():
         SVGPELBO(num_data=5).evidence(model, x, x[:, 0])
     with pytest.raises(ConfigError, match=r"objective SVGPELBO needs .*bound_terms, got ExactGP"):
         SVGPELBO(num_data=9).evidence(ExactGP(**parts).double(), x, x[:, 0])
+
+
+class Distance(Objective):
+    """Minus the squared distance of y from zero; its ``check`` refuses float32."""
+
+    def check(self, model):
+        super().check(model)
+        if model.likelihood.noise_variance.dtype == torch.float32:
+            raise ConfigError("in float64 only")
+
+    def prepare(self, model, x, y, *, generator=None):
+        pass
+
+    def evidence(self, model, x, y, *, generator=None):
+        return Evidence(-y.square().sum(), "exact")
+
+
+class Checking(Distance):
+    """An evidence that makes the check itself."""
+
+    def evidence(self, model, x, y, *, generator=None):
+        self.check(model)
+        return super().evidence(model, x, y, generator=generator)
+
+
+@pytest.mark.parametrize("objective", [Distance(), Checking()])
+def test_what_check_refuses_is_refused_whether_or_not_evidence_calls_it(objective):
+    x = torch.linspace(0, 1, 9)[:, None]
+    model = ExactGP(kernel=RBF(), mean=Zero(), likelihood=Gaussian(0.1))
+    for call in (objective.evidence, objective.prepare):
+        with pytest.raises(ConfigError, match="in float64 only"):
+            call(model, x, x[:, 0])
+    x, model = x.double(), model.double()
+    assert objective.evidence(model, x, x[:, 0]).value == -x.square().sum()
+
+
+def test_an_object_that_is_no_model_needs_only_what_the_objective_names():
+    x = torch.linspace(0, 1, 9)[:, None]
+
+    class Plain(Objective):
+        def evidence(self, model, x, y, *, generator=None):
+            return Evidence(-y.square().sum(), "exact")
+
+    assert Plain().evidence(object(), x, x[:, 0]).value == -x.square().sum()
+    with pytest.raises(ConfigError, match=r"ExactMLL needs ExactGP, or a model .*, got object"):
+        ExactMLL().evidence(object(), x, x[:, 0])

@@ -23,6 +23,13 @@ CASES = {
 }
 
 
+class AnyLikelihood(LaplaceEvidence):
+    """Also of Gaussian noise, under which it is exact."""
+
+    def check(self, model):
+        pass
+
+
 def problem(name, n=40, scale=2.0):
     make, classes = CASES[name]
     x, y = points(n, classes)
@@ -50,7 +57,7 @@ def test_against_the_definition(name, n):
         f = f - 0.7 * torch.linalg.solve(hessian, slope)
     assert float(slope.abs().max()) < 1e-9
     want = joint(f) + 0.5 * n * p * math.log(2.0 * math.pi) - 0.5 * torch.logdet(-hessian)
-    found = LaplaceEvidence().evidence(model, x, y)
+    found = AnyLikelihood().evidence(model, x, y)
     torch.testing.assert_close(found.value, want.detach(), rtol=1e-9, atol=1e-9)
     assert found.kind == "estimate"
 
@@ -59,7 +66,7 @@ def test_against_the_definition(name, n):
 def test_the_gradient_follows_the_mode(name):
     """Central differences of the converged evidence; errors relative to the gradient's size."""
     model, x, y = problem(name)
-    errors = gradient_errors(model, LaplaceEvidence(), x, y)
+    errors = gradient_errors(model, AnyLikelihood(), x, y)
     assert max(errors.values()) < 1e-8, errors
 
 
@@ -73,7 +80,7 @@ def test_the_gradient_in_the_inputs():
 def test_gaussian_noise_is_the_exact_process():
     model, x, y = problem("gaussian")
     exact = ExactGP(kernel=model.kernel, mean=model.mean, likelihood=model.likelihood)
-    found, want = LaplaceEvidence().evidence(model, x, y), ExactMLL().evidence(exact, x, y)
+    found, want = AnyLikelihood().evidence(model, x, y), ExactMLL().evidence(exact, x, y)
     torch.testing.assert_close(found.value, want.value, rtol=1e-11, atol=0.0)
     assert found.facts["newton_steps"] <= 2  # one, and one that finds nothing left to do
     found.value.backward()

@@ -154,10 +154,14 @@ def test_the_gradient_is_that_of_the_converged_evidence(scale):
 
 
 def test_gaussian_noise_is_the_exact_process():
+    class AnyLikelihood(EPEvidence):
+        def check(self, model):
+            pass
+
     x, y = points(classes=3)
     model = ExpectationPropagationGP(**parts(Gaussian(0.1))).double()
     exact = ExactGP(kernel=model.kernel, mean=model.mean, likelihood=model.likelihood)
-    found, want = EPEvidence().evidence(model, x, y), ExactMLL().evidence(exact, x, y)
+    found, want = AnyLikelihood().evidence(model, x, y), ExactMLL().evidence(exact, x, y)
     torch.testing.assert_close(found.value, want.value, rtol=1e-10, atol=0.0)
     found.value.backward()
     gradients = {name: p.grad.clone() for name, p in model.named_parameters()}
