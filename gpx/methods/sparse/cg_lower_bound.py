@@ -132,6 +132,23 @@ class SolvedModel(Protocol):
     auxiliary: Tensor
 
 
+def matrices(
+    model: SolvedModel, solver: AuxiliarySolver, x: Tensor, target: Tensor
+) -> tuple[NoisyKernel, NystromMatrix]:
+    """K and Q of the model, within the budget of the solver, at x (n, d) with target y - m(x)."""
+    noise = model.likelihood.noise_variance
+    nystrom = NystromMatrix.of(
+        model.kernel,
+        x,
+        model.inducing_points,
+        target,
+        noise,
+        jitter=model.jitter,
+        memory_budget=solver.budget,
+    )
+    return solver.matrix(model.kernel, x, noise), nystrom
+
+
 class CGLowerBound(Objective[SolvedModel]):
     """Conjugate gradient lower bound of a ``CGLB`` model, maximised alternately.
 
@@ -268,25 +285,9 @@ class CGLowerBound(Objective[SolvedModel]):
         assign(parameters, start)
         try:
             target = y - model.mean(x)
-            self._solve(model, *self._matrices(model, x, target), target)
+            self._solve(model, *matrices(model, self.solver, x, target), target)
         finally:
             assign(parameters, here)
-
-    def _matrices(
-        self, model: SolvedModel, x: Tensor, target: Tensor
-    ) -> tuple[NoisyKernel, NystromMatrix]:
-        """K and Q."""
-        noise = model.likelihood.noise_variance
-        nystrom = NystromMatrix.of(
-            model.kernel,
-            x,
-            model.inducing_points,
-            target,
-            noise,
-            jitter=model.jitter,
-            memory_budget=self.solver.budget,
-        )
-        return self.solver.matrix(model.kernel, x, noise), nystrom
 
     def evidence(
         self, model: SolvedModel, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
@@ -305,7 +306,7 @@ class CGLowerBound(Objective[SolvedModel]):
         noise = model.likelihood.noise_variance
         z = model.inducing_points
         with torch.no_grad():
-            matrix, nystrom = self._matrices(model, x, target)
+            matrix, nystrom = matrices(model, self.solver, x, target)
             if bool(self.hold & self.moved):
                 found = self.current_solver.keep(matrix, nystrom, target, model.auxiliary)
             else:

@@ -20,6 +20,7 @@ from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import EvidenceBound, SolveReport, UnconvergedWarning, conjugate_gradients, lanczos
 from gpx.means.base import Mean
 from gpx.methods.base.posterior import Marginals, no_joint_law
+from gpx.methods.sparse.cg_lower_bound import matrices
 from gpx.methods.sparse.sgpr import SGPR, SGPRPosterior
 from gpx.sampling import SHARED, Frequencies
 from gpx.tensor_checks import check_at_least, check_num_data, check_one_of
@@ -115,16 +116,7 @@ class CGLB(SGPR):
         posterior = self.new_posterior()
         target, noise = y - self.mean(x), self.likelihood.noise_variance
         start = self.auxiliary if self.auxiliary.shape == y.shape else None
-        nystrom = NystromMatrix.of(
-            self.kernel,
-            x,
-            self.inducing_points,
-            target,
-            noise,
-            jitter=self.jitter,
-            memory_budget=self.solver.budget,
-        )
-        matrix = self.solver.matrix(self.kernel, x, noise)
+        matrix, nystrom = matrices(self, self.solver, x, target)
         found = self.solver.solve(matrix, nystrom, target, start, warn=True)
         corrected = nystrom.with_target(found.residual)
         posterior.report = found.report
