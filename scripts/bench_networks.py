@@ -4,8 +4,10 @@
     python scripts/bench_networks.py --backbone lenet_mnist --side 28 --rounds 10
 
 One step is loss, gradient and Adam on a batch of random images, the dense layer as wide as the
-random features. Steps of all networks alternate, so that other load hits all of them; times are
-medians of processor time (for several threads or a GPU, of wall-clock time).
+random features. A prediction averages ``DRAWS`` draws of the network for the same images; beside it
+is the time of as many passes through the whole network, of which layers before the first mask are
+the same. Everything alternates, so that other load hits all of it; times are medians of processor
+time (for several threads or a GPU, of wall-clock time).
 """
 
 from __future__ import annotations
@@ -19,11 +21,11 @@ from timing import Work, fair_in_turns
 from torch import Tensor
 
 from gpx.likelihoods import Softmax
-from gpx.methods.deep import NetworkModel
+from gpx.methods.deep import NetworkModel, draws_of
 from gpx.models import CNN, CNNGP
 from gpx.objectives import SampledELBO
 
-NUM_DATA, CLASSES = 60_000, 10
+NUM_DATA, CLASSES, DRAWS = 60_000, 10, 10
 NETWORKS: dict[str, tuple[type[NetworkModel], dict[str, Any]]] = {
     "cnn": (CNN, {}),
     "cnn_mcd": (CNN, {"dropout": True}),
@@ -33,13 +35,17 @@ NETWORKS: dict[str, tuple[type[NetworkModel], dict[str, Any]]] = {
 }
 
 
-def stepper(name: str, x: Tensor, y: Tensor, backbone: str, features: int | None) -> Work:
+def works(
+    name: str, x: Tensor, y: Tensor, backbone: str, features: int | None
+) -> tuple[Work, Work, Work]:
+    """A step; a prediction; passes through the whole network in its place."""
     network, options = NETWORKS[name]
     model = network(
         likelihood=Softmax(CLASSES),
         num_inputs=x.shape[1],
         backbone=backbone,
         num_features=features,
+        predict_samples=DRAWS,
         **options,
     ).to(x)
     draws = torch.Generator(x.device).manual_seed(0)
@@ -52,7 +58,18 @@ def stepper(name: str, x: Tensor, y: Tensor, backbone: str, features: int | None
         (-objective.evidence(model, x, y, generator=draws).value / NUM_DATA).backward()
         optimiser.step()
 
-    return step
+    posterior, likelihood = model.new_posterior(), model.likelihood
+
+    def predict() -> None:
+        posterior.predictive(x, likelihood)
+
+    @torch.no_grad()
+    def passes() -> None:
+        for number in range(posterior.draws_needed):
+            with draws_of(posterior.network, torch.Generator().manual_seed(number), shared=True):
+                posterior.network(x).softmax(1)
+
+    return step, predict, passes
 
 
 def main() -> None:
@@ -69,11 +86,18 @@ def main() -> None:
     draws = torch.Generator().manual_seed(0)
     x = torch.rand(given.batch, given.side**2, generator=draws).to(given.device)
     y = torch.randint(CLASSES, (given.batch,), generator=draws).to(x)
-    steps = {name: stepper(name, x, y, given.backbone, given.features) for name in NETWORKS}
-    found = fair_in_turns(steps, given.rounds, given.device, warm=2)
+    made = {name: works(name, x, y, given.backbone, given.features) for name in NETWORKS}
+    turns = {(name, kind): work for name, of in made.items() for kind, work in enumerate(of)}
+    found = fair_in_turns(turns, given.rounds, given.device, warm=2)
     rows = [
-        {"network": name, "ms a step": 1e3 * seconds, "over the plain one": seconds / found["cnn"]}
-        for name, seconds in found.items()
+        {
+            "network": name,
+            "ms a step": 1e3 * found[name, 0],
+            "over the plain one": found[name, 0] / found["cnn", 0],
+            "ms a prediction": 1e3 * found[name, 1],
+            "whole passes, over it": found[name, 2] / found[name, 1],
+        }
+        for name in NETWORKS
     ]
     show(rows, f"{given.backbone}, {given.side} x {given.side} pixels, {given.device}")
 

@@ -15,6 +15,7 @@ from gpx.methods.deep.convolutions import (
     GlobalAverage,
     Images,
     ResidualBlock,
+    ResponseNorm,
 )
 from gpx.methods.deep.draws import draws_of
 from gpx.tensor_checks import check_at_least, check_one_of
@@ -39,7 +40,7 @@ MIN_SIDE = 4
 def _norm(radius: int, alpha: float) -> nn.Module:
     # torch divides alpha by the size of the window
     size = 2 * radius + 1
-    return nn.LocalResponseNorm(size, alpha=alpha * size, beta=0.75, k=1.0)
+    return ResponseNorm(size, alpha=alpha * size, beta=0.75, k=1.0)
 
 
 def _halve(size: int) -> nn.Module:

@@ -113,9 +113,14 @@ def deviation(variance: Tensor) -> Tensor:
 
 
 def repeated(network: nn.Module, x: Tensor, num: int) -> Tensor:
-    """``num`` passes of x (n, d) with independent rows: (num, n, p)."""
-    found: Tensor = network(x.repeat(num, 1))
+    """``num`` passes of x (n, ...) with independent rows: (num, n, p)."""
+    found: Tensor = network(copies(x, num))
     return found.view(num, len(x), -1)
+
+
+def copies(x: Tensor, num: int) -> Tensor:
+    """x (n, ...) ``num`` times, one below the other, in the memory format of x."""
+    return torch.cat([x] * num) if num > 1 else x
 
 
 def random_layers(network: nn.Module) -> list[RandomLayer]:
@@ -126,6 +131,17 @@ def random_layers(network: nn.Module) -> list[RandomLayer]:
 def is_random(network: nn.Module) -> bool:
     """Whether two passes through ``network`` differ."""
     return any(layer.random for layer in random_layers(network))
+
+
+def split_at_draws(network: nn.Module) -> tuple[nn.Module, nn.Module]:
+    """What a sequence of layers does before the first random one, and the rest."""
+    if not is_random(network):
+        return network, nn.Sequential()
+    if type(network) is not nn.Sequential:
+        return nn.Sequential(), network
+    place = next(i for i, layer in enumerate(network) if is_random(layer))
+    fixed, drawn = split_at_draws(network[place])
+    return nn.Sequential(*network[:place], fixed), nn.Sequential(drawn, *network[place + 1 :])
 
 
 @contextmanager

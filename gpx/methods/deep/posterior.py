@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
@@ -89,10 +90,6 @@ class NetworkPosterior(Posterior):
             return
         self._stacked = stacked
 
-    def _mean_and_variance(self, rows: Tensor) -> Tensor:
-        """Mean and variance (2, n, p) of the head for the current draw."""
-        return torch.stack(tuple(self.network.marginals(rows)))
-
     @torch.no_grad()
     def _all_draws(self, x: Tensor, stacked: list[Tensor]) -> Tensor:
         """``_mean_and_variance`` of all draws, (2, S, n, p), from their random numbers (S, ...)."""
@@ -145,27 +142,36 @@ class NetworkPosterior(Posterior):
         return torch.Generator().manual_seed((self.seed << 20) + number)
 
     def _over_rows(
-        self, x: Tensor, number: int, of: Callable[[Tensor], Tensor], *, joint: bool = False
+        self,
+        x: Tensor,
+        numbers: Sequence[int],
+        of: Callable[[Network, Tensor], Tensor],
+        combine: Callable[[list[Tensor]], Tensor],
+        *,
+        joint: bool = False,
     ) -> Tensor:
-        """``of`` of the rows of x for draw ``number``, in blocks: (..., n, p)."""
+        """``of`` the network and rows of x for each of the draws, combined, in blocks: (..., n, p).
+
+        Layers before the first random one are evaluated once for all draws, and ``of`` gets the
+        rest of the network with their outputs.
+        """
         if not len(x):  # not every layer accepts an empty batch
-            return self._over_rows(x.new_zeros(1, x.shape[1]), number, of)[..., :0, :]
+            one = x.new_zeros(1, x.shape[1])
+            return self._over_rows(one, numbers, of, combine, joint=joint)[..., :0, :]
+        fixed, drawn = self.network.split()
         parts = []
         for rows in x.split(PREDICT_CHUNK):
-            with draws_of(self.network, self._generator(number), shared=True, joint=joint):
-                parts.append(of(rows))
+            features, found = fixed(rows), []
+            for number in numbers:
+                with draws_of(self.network, self._generator(number), shared=True, joint=joint):
+                    found.append(of(drawn, features))
+            parts.append(combine(found))
         return torch.cat(parts, -2)
 
-    def _marginals_over_rows(self, x: Tensor, number: int) -> Tensor:
-        """``_mean_and_variance`` for draw ``number``, with its recorded numbers if there are any.
-
-        These are of a pass for marginals, and others draw more or less.
-        """
-        if self._recorded is None:
-            return self._over_rows(x, number, self._mean_and_variance)
-        known = iter(self._recorded[number])
-        with draws_of(self.network, None, shared=True, known=known):
-            return self._mean_and_variance(x)
+    def _recorded_marginals(self, x: Tensor, numbers: list[Tensor]) -> Tensor:
+        """``_mean_and_variance`` of one draw with its recorded numbers, in one pass."""
+        with draws_of(self.network, None, shared=True, known=iter(numbers)):
+            return _mean_and_variance(self.network, x)
 
     @contextmanager
     def _passes(self) -> Iterator[None]:
@@ -181,10 +187,13 @@ class NetworkPosterior(Posterior):
         # all draws at once only when exporting: they need S times the memory and are slower
         if self._stacked is not None and torch.compiler.is_exporting():
             found = self._all_draws(x, self._stacked)
+        elif self._recorded is not None:
+            with self._passes():
+                found = _side_by_side([self._recorded_marginals(x, n) for n in self._recorded])
         else:
             draws = range(self.draws_needed)
             with self._passes():
-                found = torch.stack([self._marginals_over_rows(x, n) for n in draws], 1)
+                found = self._over_rows(x, draws, _mean_and_variance, _side_by_side)
         if self.num_latents == 1:
             found = found.squeeze(3)
         return Marginals(found[0], found[1])
@@ -203,7 +212,8 @@ class NetworkPosterior(Posterior):
         For classes the probabilities are averaged (not the latent functions); for three or more
         unordered classes over drawn latent functions.
         """
-        if likelihood.task == "multiclass" and self._class_draws > 1:
+        plain = not is_random(self.network)  # f is known, and need not be averaged over
+        if likelihood.task == "multiclass" and (plain or self._class_draws > 1):
             return class_law(self._class_probabilities(x, likelihood))
         if self.draws_needed == 1:
             return super().predictive(x, likelihood)
@@ -241,11 +251,13 @@ class NetworkPosterior(Posterior):
 
     def _class_probabilities(self, x: Tensor, likelihood: Likelihood) -> Tensor:
         """Mean over draws of P(y = c | f), (n, C)."""
-        total = x.new_zeros(len(x), likelihood.num_latents)
+        draws = self._class_draws
+
+        def part(network: Network, rows: Tensor) -> Tensor:
+            return class_shares(likelihood, network(rows)) / draws
+
         with self._passes():
-            for number in range(self._class_draws):
-                f = self._over_rows(x, number, self.network)
-                total += class_shares(likelihood, f) / self._class_draws
+            total = self._over_rows(x, range(draws), part, _total)
         return total / total.sum(1, keepdim=True)
 
     @torch.no_grad()
@@ -259,12 +271,24 @@ class NetworkPosterior(Posterior):
         def paths(x: Tensor) -> Tensor:
             check_inputs(self, x, self.num_inputs)
             with self._passes():
-                found = torch.stack(
-                    [self._over_rows(x, number, self.network, joint=True) for number in numbers]
-                )
+                found = self._over_rows(x, numbers, Network.__call__, torch.stack, joint=True)
             return found.squeeze(2) if self.num_latents == 1 else found
 
         return paths
+
+
+def _mean_and_variance(network: Network, rows: Tensor) -> Tensor:
+    """Mean and variance (2, n, p) of the head for the current draw."""
+    return torch.stack(tuple(network.marginals(rows)))
+
+
+def _side_by_side(found: list[Tensor]) -> Tensor:
+    """Moments (2, n, p) of each draw as (2, S, n, p)."""
+    return torch.stack(found, 1)
+
+
+def _total(found: list[Tensor]) -> Tensor:
+    return functools.reduce(torch.add, found)
 
 
 def _mixture_of_outputs(

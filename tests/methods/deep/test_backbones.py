@@ -10,7 +10,12 @@ from gpx.errors import ConfigError
 from gpx.kernels.convolutional import ImageShape
 from gpx.methods.deep import draws_of
 from gpx.methods.deep.backbones import convolutional_features
-from gpx.methods.deep.convolutions import BatchNorm, DroppedConvolution, ResidualBlock
+from gpx.methods.deep.convolutions import (
+    BatchNorm,
+    DroppedConvolution,
+    ResidualBlock,
+    ResponseNorm,
+)
 
 pytestmark = pytest.mark.usefixtures("float64_by_default")
 
@@ -47,6 +52,18 @@ def test_the_response_norm_is_that_of_the_source():
     near = [a[:, max(0, c - 4) : c + 5].square().sum(1) for c in range(64)]
     want = a / (1.0 + 0.001 / 9 * torch.stack(near, 1)) ** 0.75
     torch.testing.assert_close(norm(a), want)
+
+
+def test_the_response_norm_and_its_gradient_are_those_of_torch():
+    x = 9.0 * torch.randn(3, 7, 4, 5, generator=draws(), dtype=torch.float64)
+    sizes = {"alpha": 0.3, "beta": 0.75, "k": 1.2}
+    results = []
+    for made in (ResponseNorm(5, **sizes), nn.LocalResponseNorm(5, **sizes)):
+        leaf = x.contiguous(memory_format=torch.channels_last).requires_grad_()
+        found = made(leaf)
+        (slope,) = torch.autograd.grad(found.square().sum(), leaf)
+        results.append((found, slope))
+    torch.testing.assert_close(*results)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian, GaussianOutputs, Laplace, Softmax
 from gpx.means import Zero
 from gpx.methods.deep import GPLayer, Network, NetworkModel
+from gpx.methods.deep.draws import draws_of
+from gpx.methods.deep.weights import DroppedWeights
 from gpx.models import SVDKL, DeepGP, DeepSVGP
 
 X = torch.linspace(-1.0, 1.0, 12, dtype=torch.float64).view(6, 2)
@@ -35,10 +37,10 @@ def on_grids(likelihood):
     return made.new_posterior()
 
 
-def passes(posterior, predict):
-    """Number of passes through the body in a prediction."""
+def passes(module, predict):
+    """Number of passes through a part of a network in a prediction."""
     calls = []
-    hook = posterior.network.body.register_forward_hook(lambda *_: calls.append(0))
+    hook = module.register_forward_hook(lambda *_: calls.append(0))
     predict()
     hook.remove()
     return len(calls)
@@ -48,15 +50,79 @@ def test_marginals_that_are_not_drawn_take_one_pass():
     """Outputs that mix the same functions are dependent, but each is one normal variable."""
     likelihood = GaussianOutputs(2).double()
     posterior = on_grids(likelihood)
-    assert passes(posterior, lambda: posterior.predictive(X, likelihood)) == 1
+    assert passes(posterior.network.body, lambda: posterior.predictive(X, likelihood)) == 1
     assert posterior.components(X).mean.shape == (1, 6, 2)
 
 
-def test_classes_by_dependent_functions_take_all_draws():
+def test_classes_by_dependent_functions_take_all_draws_of_the_head():
     likelihood = Softmax(3).double()
     posterior = on_grids(likelihood)
-    number = posterior.num_samples
-    assert passes(posterior, lambda: posterior.predictive(X, likelihood)) == number > 1
+    number, network = posterior.num_samples, posterior.network
+    assert passes(network.head, lambda: posterior.predictive(X, likelihood)) == number > 1
+    assert passes(network.body, lambda: posterior.predictive(X, likelihood)) == 1
+
+
+def test_classes_of_a_plain_network_are_not_averaged():
+    likelihood = Softmax(3).double()
+    network = Network(nn.Linear(2, 4), DroppedWeights(4, 3, 1.0)).double()
+    network.head.draw_start(torch.Generator().manual_seed(0))
+    posterior = NetworkModel(network, likelihood, num_inputs=2).new_posterior()
+    found = posterior.predictive(X, likelihood).probs
+    torch.testing.assert_close(found, posterior.network(X).softmax(1), rtol=1e-14, atol=0)
+
+
+def with_masks(likelihood):
+    """Two dense layers, the second with masks, in a sequence of sequences."""
+    torch.manual_seed(0)
+    body = nn.Sequential(
+        nn.Sequential(nn.Linear(2, 5), nn.Tanh()),
+        nn.Sequential(nn.Linear(5, 5), nn.Sequential(nn.Tanh(), DroppedWeights(5, 4))),
+        nn.Tanh(),
+    )
+    head = GPLayer(RBF(), 4, likelihood.num_latents, num_features=10)
+    return NetworkModel(Network(body, head), likelihood, num_inputs=2, predict_samples=7).double()
+
+
+@pytest.mark.parametrize("likelihood", [Gaussian(), Softmax(3)])
+def test_layers_before_the_first_random_one_are_evaluated_once(likelihood):
+    likelihood = likelihood.double()
+    model = with_masks(likelihood)
+    posterior = model.new_posterior()
+    body = posterior.network.body
+
+    def predict():
+        posterior.predictive(X, likelihood)
+
+    assert passes(body[0], predict) == passes(body[1][0], predict) == 1
+    assert passes(body[1][1][1], predict) == passes(body[2], predict) == 7
+    generator = torch.Generator().manual_seed(0)
+    paths = posterior.sample_paths(3, generator=generator)
+    assert passes(body[0], lambda: paths(X)) == 1
+
+    rows = []
+    hook = model.network.body[0].register_forward_hook(lambda _, x, y: rows.append(len(y)))
+    assert model.sample_latents(X, 4).shape[:2] == (4, 6)
+    assert model.sample_marginals(X, 4).mean.shape[:2] == (4, 6)
+    hook.remove()
+    assert rows == [6, 6]
+
+
+def test_draws_are_those_of_passes_through_the_whole_network():
+    likelihood = Softmax(3).double()
+    posterior = with_masks(likelihood).new_posterior()
+
+    def of_draws(function):
+        found = []
+        for number in range(7):
+            generator = torch.Generator().manual_seed((posterior.seed << 20) + number)
+            with draws_of(posterior.network, generator, shared=True):
+                found.append(function(X))
+        return torch.stack(found)
+
+    means = of_draws(lambda x: posterior.network.marginals(x).mean)
+    torch.testing.assert_close(posterior.components(X).mean, means)
+    shares = of_draws(posterior.network).softmax(2).mean(0)
+    torch.testing.assert_close(posterior.predictive(X, likelihood).probs, shares)
 
 
 def test_class_probabilities_stay_as_they_are_when_draws_are_fixed():
