@@ -139,9 +139,10 @@ def split_at_draws(network: nn.Module) -> tuple[nn.Module, nn.Module]:
         return network, nn.Sequential()
     if type(network) is not nn.Sequential:
         return nn.Sequential(), network
-    place = next(i for i, layer in enumerate(network) if is_random(layer))
-    fixed, drawn = split_at_draws(network[place])
-    return nn.Sequential(*network[:place], fixed), nn.Sequential(drawn, *network[place + 1 :])
+    layers = list(network)
+    place = next(i for i, layer in enumerate(layers) if is_random(layer))
+    fixed, drawn = split_at_draws(layers[place])
+    return nn.Sequential(*layers[:place], fixed), nn.Sequential(drawn, *layers[place + 1 :])
 
 
 @contextmanager
