@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gpx.backends import row_chunks
 from gpx.errors import ConfigError
 from gpx.linalg import cholesky
 from gpx.methods.base.posterior import Marginals
@@ -104,9 +105,10 @@ class CommitteePosterior(ExpertsPosterior):
             mean[rows], variance[rows] = self.combine(x[rows]).result()
         return Marginals(self.mean(x) + mean, variance)
 
-    def blocks(self, x: Tensor) -> Iterator[slice]:
-        """Blocks of rows of x (t, d) that are predicted together."""
-        return self.row_blocks(x, int(self.sizes[0]) if self.has_communication_expert else 0)
+    def blocks(self, x: Tensor, more: int = 0) -> Iterator[slice]:
+        """Blocks of rows of x (t, d) that are predicted together, with ``more`` values of each."""
+        width = int(self.sizes[0]) if self.has_communication_expert else 0
+        return self.row_blocks(x, width + more)
 
     def reference(self, communication: CommunicationExpert | None, x: Tensor) -> Reference:
         """Prediction of the communication expert at x (t, d), or of the prior without one."""
@@ -238,8 +240,12 @@ class CommitteePaths:
         for members in experts:
             batch = members.batch
             c, m = batch.rows.shape
-            values = self.functions(members.inputs.flatten(0, 1)).view(-1, num, c, m)
-            own_values = values[batch.experts + self.first, :, torch.arange(c)]  # (c, num, m)
+            own_values = members.inputs.new_empty(c, num, m)
+            every = 16 * num * (len(posterior.sizes) + 1) * m * own_values.element_size()
+            for part in row_chunks(c, every, posterior.budget):
+                inputs, chosen = members.inputs[part], batch.experts[part] + self.first
+                values = self.functions(inputs.flatten(0, 1)).view(-1, num, len(inputs), m)
+                own_values[part] = values[chosen, :, torch.arange(len(inputs))]
             gap = batch.zero_padding(own_values.transpose(0, 1) + noise[:, batch.rows])
             right = gap.permute(1, 2, 0)
             self.weights.append(torch.cholesky_solve(right, members.factor).mT)
@@ -268,7 +274,7 @@ class CommitteePaths:
     def __call__(self, x: Tensor) -> Tensor:
         """Values (num, t) at x (t, d)."""
         found = x.new_empty(self.num, len(x))
-        for rows in self.posterior.blocks(x):
+        for rows in self.posterior.blocks(x, self.num * (len(self.posterior.sizes) + 1)):
             found[:, rows] = self._block(x[rows])
         return found
 

@@ -14,13 +14,14 @@ from gpx.backends import row_chunks
 from gpx.constraints import natural_parameters
 from gpx.inducing.partition import Regions
 from gpx.inference.exact_solver import require_finite
-from gpx.inference.padded_rows import batch_bytes
 from gpx.likelihoods.base import Likelihood
 from gpx.methods.base.posterior import Marginals, Posterior
 from gpx.methods.experts.members import CommunicationExpert, Members
 from gpx.methods.experts.parts import ExpertParts
 from gpx.methods.experts.rows import ExpertBatch, ExpertRows
 
+BATCH_SHARE = 4
+"""One part in so many of the budget is for the covariances of a batch of experts."""
 MAX_BLOCK_ROWS = {"cpu": 512, "cuda": 2048}
 """Most test points that are predicted at a time: few, so that their arrays are small, on a device
 more, for fewer launches."""
@@ -181,7 +182,7 @@ class ExpertsPosterior(PartsPosterior):
             return self._cached_experts[0], iter(self._cached_experts[1])
         communication = self.communication_expert()
         entry = self.inputs.element_size()
-        batches = list(self.expert_rows().batches(entry, self.budget // 4))
+        batches = list(self.expert_rows().batches(entry, self.budget // BATCH_SHARE))
         base = 0 if communication is None else len(communication.inputs)
         sizes = [b.rows.numel() * (b.rows.shape[1] + base) for b in batches]
         if entry * sum(sizes) > self.budget // 2:
@@ -218,9 +219,7 @@ class ExpertsPosterior(PartsPosterior):
 
     def row_blocks(self, x: Tensor, width: int = 0) -> Iterator[slice]:
         """Blocks of rows of x (t, d) whose arrays fit the budget, with ``width`` more columns."""
-        largest = int(self.sizes.max())
-        entries = batch_bytes(x.device) // x.element_size()
-        width += min(len(self.residual), max(entries // largest, largest))
+        width += self.expert_rows().widest(self.inputs.element_size(), self.budget // BATCH_SHARE)
         most = MAX_BLOCK_ROWS.get(x.device.type, MAX_BLOCK_ROWS["cpu"])
         row = max(16 * width * x.element_size(), self.budget // most)
         return row_chunks(len(x), row, self.budget)

@@ -50,18 +50,28 @@ class ExpertRows:
             budget: bytes that the arrays of a batch may take; a batch has at least one expert.
         """
         device = self.rows.device
-        sizes, order = torch.sort(self.sizes, descending=True)
+        order = torch.sort(self.sizes, descending=True).indices
         start = self.sizes.cumsum(0) - self.sizes
-        limit = min(budget // ARRAYS_PER_BATCH, batch_bytes(device))
-        first, largest = 0, sizes.tolist()
-        while first < len(largest):
-            m = largest[first]
-            count = max(1, limit // (entry_bytes * m * m))
-            experts = order[first : first + count]
-            first += len(experts)
+        first = 0
+        for held in self._together(entry_bytes, budget):
+            m, experts = held[0], order[first : first + len(held)]
+            first += len(held)
             place = torch.arange(m, device=device).expand(len(experts), m)
             mask = place < self.sizes[experts].unsqueeze(1)
             padded = torch.where(mask, place, 0) + start[experts].unsqueeze(1)
-            held = largest[first - len(experts) : first]
             full = held[-1] == m
             yield ExpertBatch(self.rows[padded], None if full else mask, experts, sum(held))
+
+    def widest(self, entry_bytes: int, budget: int) -> int:
+        """Most rows of one of ``batches`` with the same arguments, padding included."""
+        return max((len(held) * held[0] for held in self._together(entry_bytes, budget)), default=0)
+
+    def _together(self, entry_bytes: int, budget: int) -> Iterator[list[int]]:
+        """The sizes of the experts of every batch, descending."""
+        limit = min(budget // ARRAYS_PER_BATCH, batch_bytes(self.rows.device))
+        sizes = sorted(self.sizes.tolist(), reverse=True)
+        first = 0
+        while first < len(sizes):
+            count = max(1, limit // (entry_bytes * sizes[first] ** 2))
+            yield sizes[first : first + count]
+            first += count

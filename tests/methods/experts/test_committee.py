@@ -4,12 +4,28 @@ import dense_experts as dense
 import pytest
 import torch
 from draws import draws
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpx.errors import ConfigError, DataError
 from gpx.inducing import ColumnBlocks, RandomBlocks
 from gpx.kernels import RBF, Constant, Linear
 from gpx.likelihoods import Bernoulli
+from gpx.methods.experts.committee_posterior import CommitteePosterior
 from gpx.models import Committee, ExactGP
+from gpx.sampling import Frequencies
+
+
+class LargestTensor(TorchDispatchMode):
+    """Notes the largest number of entries of what operations return."""
+
+    numel = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        if isinstance(found, torch.Tensor):
+            self.numel = max(self.numel, found.untyped_storage().nbytes() // found.element_size())
+        return found
+
 
 RULES = ("poe", "gpoe", "bcm", "rbcm", "grbcm")
 
@@ -182,6 +198,37 @@ def test_sampled_functions_have_the_mean_and_variance_of_the_committee(rule):
     x, y, new = dense.data()
     posterior = committee(rule, x, y, 3).condition(x, y)
     dense.require_moments_of_paths(posterior, new)
+
+
+def of_sizes(sizes, budget):
+    """Posterior of experts with so many rows each, and their inputs."""
+    x = torch.randn(sum(sizes), 2, generator=draws(), dtype=torch.float64)
+    x[:, 1] = 0.01 * torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+    model = Committee(**dense.parts(), rule="rbcm", partition=ColumnBlocks(1), memory_budget=budget)
+    model.initialise(x, x[:, 0].sin(), generator=draws())
+    return model.condition(x, x[:, 0].sin()), x
+
+
+def test_many_small_experts_beside_a_large_one_predict_within_the_budget(monkeypatch):
+    budget, taken, cross = 2**22, [], CommitteePosterior._cross
+
+    def watched(self, members, x):
+        found = cross(self, members, x)
+        taken.append(8 * found.numel())
+        return found
+
+    posterior, x = of_sizes([1000, *[1] * 10_000], budget)
+    monkeypatch.setattr(CommitteePosterior, "_cross", watched)
+    posterior.predict(x[:20])
+    assert 4 * max(taken) <= budget  # several such arrays are held
+
+
+def test_functions_of_many_experts_are_drawn_and_evaluated_within_the_budget():
+    budget = 2**22
+    posterior, x = of_sizes([2] * 300, budget)
+    with LargestTensor() as largest:
+        posterior.sample_paths(2, generator=draws(), frequencies=Frequencies(8))(x[:300])
+    assert 4 * 8 * largest.numel <= budget
 
 
 def test_invalid_setups_are_refused():

@@ -23,6 +23,7 @@ def test_every_row_of_every_expert_is_in_one_batch(budget):
             there = slice(None) if batch.mask is None else batch.mask[place]
             seen[expert] = batch.rows[place][there]
             assert set(batch.rows[place].tolist()) <= set(own[expert].tolist())
+    assert rows.widest(8, budget) == max(b.rows.numel() for b in rows.batches(8, budget))
     assert sorted(seen) == list(range(6))
     for expert, found in seen.items():
         assert torch.equal(found, own[expert])
