@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from gpx.constraints import Constrained, positive_parameters
 from gpx.errors import ConfigError
-from gpx.tensor_checks import is_number
+from gpx.tensor_checks import check_at_least, is_number
 
 
 class Prior(ABC):
@@ -171,8 +171,7 @@ class DimensionScaled(Priors):
     optional = ("noise_variance",)
 
     def __init__(self, num_inputs: int) -> None:
-        if num_inputs < 1:
-            raise ConfigError(f"num_inputs={num_inputs} must be at least 1")
+        check_at_least(1, num_inputs=num_inputs)
         median = math.exp(math.sqrt(2.0)) * math.sqrt(12.0 * num_inputs)
         super().__init__(
             {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeGuard
 
@@ -150,14 +151,26 @@ def check_widths(name: str, widths: object) -> None:
         )
 
 
-def check_not_negative(**numbers: float) -> None:
-    """Raise ConfigError for the first number that is negative or NaN.
+def check_positive(*, finite: bool = False, **numbers: float | None) -> None:
+    """Raise ConfigError for the first number that is not above 0, or NaN; None is accepted.
+
+    Args:
+        finite: whether to refuse infinity, too.
+        numbers: values by the names of their arguments.
+    """
+    for name, number in numbers.items():
+        if number is not None and not (number > 0.0 and (number < math.inf or not finite)):
+            raise ConfigError(f"{name}={number} must be positive{' and finite' * finite}")
+
+
+def check_not_negative(**numbers: float | None) -> None:
+    """Raise ConfigError for the first number that is negative or NaN; None is accepted.
 
     Args:
         numbers: values by the names of their arguments.
     """
     for name, number in numbers.items():
-        if not number >= 0.0:
+        if number is not None and not number >= 0.0:
             raise ConfigError(f"{name}={number} must not be negative")
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from gpx.errors import ConfigError
-from gpx.tensor_checks import check_one_of
+from gpx.tensor_checks import check_one_of, check_positive
 
 
 def test_a_known_word_passes_and_another_is_refused_with_the_known_ones():
@@ -21,3 +21,15 @@ def test_a_misspelt_word_is_refused_with_the_nearest_one():
 def test_what_is_no_word_is_refused_without_a_nearest_one(value):
     with pytest.raises(ConfigError, match=r"expected one of mean, median$"):
         check_one_of({"mean": 1, "median": 2}, probability=value)
+
+
+@pytest.mark.parametrize("number", [0.0, -1.0, float("nan")])
+def test_a_number_that_is_not_positive_is_refused_and_none_is_not(number):
+    check_positive(tolerance=1e-9, spread=None, penalty=float("inf"))
+    with pytest.raises(ConfigError, match=r"^tolerance=.* must be positive$"):
+        check_positive(spread=1.0, tolerance=number)
+
+
+def test_infinity_is_refused_where_a_number_must_be_finite():
+    with pytest.raises(ConfigError, match=r"^std=inf must be positive and finite$"):
+        check_positive(finite=True, std=float("inf"))

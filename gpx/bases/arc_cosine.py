@@ -12,7 +12,7 @@ from gpx.bases.random_directions import ROWS, Directions
 from gpx.errors import ConfigError, class_name
 from gpx.kernels.arc_cosine import ArcCosine
 from gpx.kernels.base import computes_as
-from gpx.tensor_checks import check_one_of
+from gpx.tensor_checks import check_at_least, check_one_of
 
 
 class ArcCosineFeatures(Basis):
@@ -59,10 +59,7 @@ class ArcCosineFeatures(Basis):
                 f"arc-cosine features are those of an ArcCosine kernel of all inputs, got "
                 f"{class_name(kernel)}; give it an ArcCosine kernel with active_dims=None"
             )
-        if num_basis < 1 or block_columns < 1:
-            raise ConfigError(
-                f"num_basis={num_basis} and block_columns={block_columns} must be at least 1"
-            )
+        check_at_least(1, num_basis=num_basis, block_columns=block_columns)
         check_one_of(get_args(Directions), directions=directions)
         if not 0 <= seed < 2**64:
             raise ConfigError(f"seed={seed} of the weights must be in [0, 2^64)")

@@ -14,6 +14,7 @@ from gpx.bases.closed_forms import AxisProducts
 from gpx.data_sized import InDoublePrecision
 from gpx.errors import ConfigError, ShapeError, class_name
 from gpx.kernels import RBF, Kernel, Matern
+from gpx.tensor_checks import check_at_least
 
 MIN_CAPTURED_SHARE = 0.9
 """A warning is given when the functions have less than this share of the prior variance at the
@@ -74,11 +75,9 @@ class LaplacianEigenfunctions(InDoublePrecision, Basis):
                 "eigenfunctions of the Laplacian need an RBF or Matern kernel of all inputs, got "
                 f"{class_name(kernel)}; give one of these, with active_dims=None"
             )
-        if num_basis < 1 or block_columns < 1 or not 1.0 < boundary < math.inf:
-            raise ConfigError(
-                f"num_basis={num_basis} and block_columns={block_columns} must be at least 1, "
-                f"boundary={boundary} above 1 and finite"
-            )
+        check_at_least(1, num_basis=num_basis, block_columns=block_columns)
+        if not 1.0 < boundary < math.inf:
+            raise ConfigError(f"boundary={boundary} must be above 1 and finite")
         kernel.num_spectral_normals(num_inputs)  # raises for a subclass without a spectrum
         self.kernel = kernel
         self.num_basis, self.num_inputs = num_basis, num_inputs

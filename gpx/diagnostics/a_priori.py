@@ -10,6 +10,7 @@ from torch import Tensor
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 from gpx.kernels.mercer import MercerSpectrum, mercer_spectrum
+from gpx.tensor_checks import check_positive
 
 FIRST_NUM_EIGENVALUES = 64
 """Eigenvalues computed at first; doubled until they suffice."""
@@ -128,10 +129,7 @@ def suggest_num_inducing(
     Cost: M d log(M d).
     Source: Burt thesis, section 3.2; the tails are exact.
     """
-    if not (tolerance > 0.0 and noise > 0.0):
-        raise ConfigError(
-            f"tolerance (nats) and noise (variance) must be positive, got {tolerance} and {noise}"
-        )
+    check_positive(tolerance=tolerance, noise=noise)
     size = min(FIRST_NUM_EIGENVALUES, most)
     while True:
         spectrum = mercer_spectrum(kernel, spread, size)

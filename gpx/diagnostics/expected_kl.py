@@ -7,13 +7,12 @@ import math
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError
 from gpx.inducing import Selection
 from gpx.inference.nystrom import BlockStore, factorise
 from gpx.kernels.base import Kernel
 from gpx.linalg import cholesky
 from gpx.linalg.pivoted_cholesky import pivoted_cholesky
-from gpx.tensor_checks import check_inputs
+from gpx.tensor_checks import check_at_least, check_inputs, check_positive
 
 
 @torch.no_grad()
@@ -100,11 +99,8 @@ def points_for_expected_kl(
     Cost: n M^2 multiply-adds and n M kernel entries; memory n ``max_points``.
     Source: Burt thesis, section 3.1.1.
     """
-    if not (tolerance > 0.0 and noise > 0.0 and max_points > 0):
-        raise ConfigError(
-            "tolerance (nats), noise (variance) and max_points must be positive, got "
-            f"{tolerance}, {noise} and {max_points}"
-        )
+    check_positive(tolerance=tolerance, noise=noise)
+    check_at_least(1, max_points=max_points)
     check_inputs(kernel, x)
     done = pivoted_cholesky(
         lambda rows: kernel.evaluate(x[rows], x),

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError
 from gpx.inducing.base import Selector
 from gpx.inducing.features import InducingFeatures
 from gpx.kernels.base import Kernel
 from gpx.kernels.mercer import mercer_spectrum, require_mercer, weighted_eigenfunctions
+from gpx.tensor_checks import check_positive
 
 
 class Eigenfunctions(InducingFeatures):
@@ -37,8 +37,7 @@ class Eigenfunctions(InducingFeatures):
 
     def __init__(self, spread: float | None = None) -> None:
         super().__init__()
-        if spread is not None and not spread > 0.0:
-            raise ConfigError(f"spread={spread} is a standard deviation and must be positive")
+        check_positive(spread=spread)
         self.fixed_spread = spread
         self.register_buffer("location", torch.zeros(0))
         self.register_buffer("spread", torch.ones(0))

@@ -14,7 +14,7 @@ from gpx.errors import ConfigError
 from gpx.inducing.base import Selection, Selector, random_rows
 from gpx.kernels.base import Kernel
 from gpx.linalg import cholesky, running_sum
-from gpx.tensor_checks import check_at_least
+from gpx.tensor_checks import check_at_least, check_positive
 
 BLOCK_ENTRIES = 2**20
 """Kernel entries evaluated at once."""
@@ -183,8 +183,7 @@ class AdaptiveRidgeLeverage(RidgeLeverage):
         self, ridge: float = 1e-2, oversampling: float = 1.0, failure: float = 1.0 / 33.0
     ) -> None:
         super().__init__(oversampling, None, failure)
-        if ridge <= 0.0:
-            raise ConfigError(f"ridge={ridge} must be positive")
+        check_positive(ridge=ridge)
         self.ridge = ridge
 
     def _ridge(self, gram: Tensor, num_scores: int, scale: float) -> float:

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from gpx.backends import BackendName
-from gpx.errors import ConfigError
 from gpx.inference.exact_solver import require_finite
 from gpx.inference.noisy_kernel import NoisyKernel
 from gpx.inference.nystrom_matrix import NystromMatrix
@@ -22,7 +21,7 @@ from gpx.linalg import (
     budget_in_bytes,
     conjugate_gradients,
 )
-from gpx.tensor_checks import check_at_least, check_one_of
+from gpx.tensor_checks import check_at_least, check_one_of, check_positive
 
 PRODUCT_DTYPES = {"float32": torch.float32, "float64": None}
 """Choices of ``product_dtype``; None: the data's own dtype."""
@@ -71,14 +70,9 @@ class AuxiliarySolver:
 
     def __post_init__(self) -> None:
         """Check ranges."""
-        if not self.epsilon > 0.0:
-            raise ConfigError(f"epsilon={self.epsilon} is in nats and must be positive")
+        check_positive(epsilon=self.epsilon, memory_budget=self.budget)
         check_at_least(1, max_iterations=self.max_iterations, restart_every=self.restart_every)
         check_one_of(PRODUCT_DTYPES, product_dtype=self.product_dtype)
-        if self.budget < 1:
-            raise ConfigError(
-                f"memory_budget={self.memory_budget} is in bytes and must be positive"
-            )
 
     @property
     def budget(self) -> int:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gpx.errors import ConfigError, DataError
 from gpx.linalg import budget_in_bytes, memory_for_all
-from gpx.tensor_checks import check_at_least, check_one_of
+from gpx.tensor_checks import check_at_least, check_one_of, check_positive
 
 SolverName = Literal["auto", "cholesky", "iterative", "barely_biased"]
 PreconditionerName = Literal["nystrom", "grief"]
@@ -144,10 +144,7 @@ class IterativeOptions:
         check_at_least(
             0, variance_steps=self.variance_steps, variance_neighbours=self.variance_neighbours
         )
-        if not self.tolerance > 0.0 or self.budget < 1:
-            raise ConfigError(
-                f"tolerance={self.tolerance} and memory_budget={self.budget} must be positive"
-            )
+        check_positive(tolerance=self.tolerance, memory_budget=self.budget)
         if self.product_dtype not in (None, "float32", "float64"):
             raise ConfigError(
                 f"product_dtype={self.product_dtype}: expected float32, float64 or None"

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from gpx.constraints import positive_parameter
 from gpx.errors import ConfigError
+from gpx.tensor_checks import check_at_least
 
 
 def per_dimension(
@@ -25,8 +26,7 @@ def per_dimension(
     Raises:
         ConfigError: a list has another length, or there are no dimensions.
     """
-    if num_dims is not None and num_dims < 1:
-        raise ConfigError(f"{option}={num_dims}: expected at least 1")
+    check_at_least(1, **{option: num_dims})
     given: Any = value
     if isinstance(given, (int, float)) or getattr(given, "ndim", 1) == 0:  # NumPy's and torch's too
         tensor = torch.tensor(float(given), dtype=torch.float64)

@@ -14,6 +14,7 @@ from gpx.errors import ConfigError, ShapeError
 from gpx.kernels.base import Kernel
 from gpx.kernels.exponential import exponential
 from gpx.linalg import running_sum
+from gpx.tensor_checks import check_at_least
 
 
 class SpectralMixture(Kernel):
@@ -55,10 +56,7 @@ class SpectralMixture(Kernel):
         frequency: Sequence[Any] | None = None,
     ) -> None:
         super().__init__(active_dims)
-        if num_inputs < 1 or num_mixtures < 1:
-            raise ConfigError(
-                f"num_inputs={num_inputs} and num_mixtures={num_mixtures} must both be at least 1"
-            )
+        check_at_least(1, num_inputs=num_inputs, num_mixtures=num_mixtures)
         self.num_inputs = self.ard_num_dims = num_inputs
         shape = (num_mixtures, num_inputs)
         steps = torch.arange(1, num_mixtures + 1, dtype=torch.float64) / num_mixtures

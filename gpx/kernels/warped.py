@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from gpx.backends import TileSource
 from gpx.constraints import positive_parameter
 from gpx.constructed import Constructed
-from gpx.errors import ConfigError, ShapeError
+from gpx.errors import ShapeError
 from gpx.kernels.base import Kernel
 from gpx.kernels.parameters import per_dimension
+from gpx.tensor_checks import check_positive
 
 EDGE_MARGIN = 1e-6
 """A ``Kumaraswamy`` warp uses its distribution function on [EDGE_MARGIN, 1 - EDGE_MARGIN] only,
@@ -133,8 +134,7 @@ class Kumaraswamy(Warp):
         reach: float = 3.0,
     ) -> None:
         super().__init__()
-        if not reach > 0.0:
-            raise ConfigError(f"reach={reach} must be positive")
+        check_positive(reach=reach)
         self.reach = float(reach)
         positive_parameter(self, "a", per_dimension(a, num_inputs, "num_inputs"))
         positive_parameter(self, "b", per_dimension(b, num_inputs, "num_inputs"))

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from gpx.constraints import positive_parameter
-from gpx.errors import ConfigError
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.scale_mixture import laplace_variances, scale_mixture
+from gpx.tensor_checks import check_at_least
 
 
 class Laplace(Likelihood):
@@ -31,8 +31,7 @@ class Laplace(Likelihood):
     def __init__(self, scale: float = 0.3, num_nodes: int = 100) -> None:
         super().__init__()
         positive_parameter(self, "scale", scale)
-        if num_nodes < 1:
-            raise ConfigError(f"num_nodes={num_nodes} must be at least 1")
+        check_at_least(1, num_nodes=num_nodes)
         self.num_nodes = num_nodes
 
     def log_prob(self, y: Tensor, f: Tensor) -> Tensor:

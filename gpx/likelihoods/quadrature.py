@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 from torch.special import ndtr
 
-from gpx.errors import ConfigError
+from gpx.tensor_checks import check_at_least
 
 MAX_NARROW_DEVIATION = 2.0
 """Up to this standard deviation of f, ``GaussLogistic`` uses Gauss-Hermite nodes of f."""
@@ -74,8 +74,7 @@ class GaussHermite(_FixedRule):
     """
 
     def __init__(self, num_nodes: int = 20) -> None:
-        if num_nodes < 1:
-            raise ConfigError(f"num_nodes={num_nodes} must be at least 1")
+        check_at_least(1, num_nodes=num_nodes)
         super().__init__(*np.polynomial.hermite_e.hermegauss(num_nodes))
 
     @property

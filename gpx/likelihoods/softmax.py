@@ -11,6 +11,7 @@ from torch import Tensor
 from gpx.errors import ConfigError
 from gpx.likelihoods.base import Curvature, Likelihood, class_law, require_labels
 from gpx.likelihoods.quadrature import GaussHermite
+from gpx.tensor_checks import check_at_least
 
 LEFT_MARGIN, RIGHT_MARGIN, MARGIN_DEVIATIONS = 8.0, 3.6, 5.0
 """The grid reaches from -LEFT_MARGIN to RIGHT_MARGIN, extended by MARGIN_DEVIATIONS latent standard
@@ -60,8 +61,7 @@ class Softmax(Likelihood):
         super().__init__()
         if num_classes < 2:
             raise ConfigError(f"softmax needs at least two classes, got {num_classes}")
-        if num_steps < 8:
-            raise ConfigError(f"num_steps={num_steps} must be at least 8")
+        check_at_least(8, num_steps=num_steps)
         self.num_latents = self.num_classes = num_classes
         self.num_steps = num_steps
         self.quadrature = GaussHermite(num_nodes)

@@ -62,5 +62,5 @@ def test_what_does_not_fit():
         ArcCosineFeatures(ArcCosine(1, active_dims=[0]), 10, 2)
     with pytest.raises(ConfigError, match="directions=any: expected one of independent"):
         ArcCosineFeatures(ArcCosine(1), 10, 2, directions="any")
-    with pytest.raises(ConfigError, match="num_basis=0 and block_columns=500"):
+    with pytest.raises(ConfigError, match="num_basis=0 must be at least 1"):
         ArcCosineFeatures(ArcCosine(1), 0, 2)

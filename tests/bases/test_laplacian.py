@@ -105,7 +105,7 @@ def test_what_does_not_fit():
         LaplacianEigenfunctions(Linear(1), 10, 1)
     with pytest.raises(ConfigError, match="RBF or Matern kernel of all inputs, got Periodic"):
         LaplacianEigenfunctions(Periodic(1), 10, 1)
-    with pytest.raises(ConfigError, match=r"boundary=1\.0 above 1"):
+    with pytest.raises(ConfigError, match=r"boundary=1\.0 must be above 1"):
         LaplacianEigenfunctions(RBF(1), 10, 1, boundary=1.0)
     with pytest.raises(ShapeError, match="made for 2 inputs, got 3 columns"):
         LaplacianEigenfunctions(RBF(2), 10, 2)(torch.zeros(4, 3))

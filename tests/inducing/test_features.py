@@ -199,7 +199,7 @@ def test_mistakes_are_explained():
         wrong.settle(x)
     with pytest.raises(ConfigError, match="needs inducing points: set features=None"):
         SGPR(kernel=RBF(), features=Eigenfunctions(), num_inducing="auto", **common)
-    with pytest.raises(ConfigError, match=r"spread=0\.0 is a standard deviation"):
+    with pytest.raises(ConfigError, match=r"spread=0\.0 must be positive"):
         Eigenfunctions(spread=0.0)
 
 

@@ -220,5 +220,5 @@ def test_active_dims_are_column_numbers(columns):
 
 @pytest.mark.parametrize("count", [0, -1])
 def test_no_inputs_are_refused(count):
-    with pytest.raises(ConfigError, match=f"ard_num_dims={count}: expected at least 1"):
+    with pytest.raises(ConfigError, match=f"ard_num_dims={count} must be at least 1"):
         RBF(ard_num_dims=count)

@@ -24,6 +24,7 @@ from gpx.bases.fourier.trigonometric import trigonometric_features
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 from gpx.kernels.stationary import Stationary
+from gpx.tensor_checks import check_at_least
 
 CHUNK_ENTRIES = 1 << 20
 """Entries of frequencies whose prior variances are evaluated at once."""
@@ -84,8 +85,7 @@ class RandomFourier(Basis):
                 f"num_basis={num_basis}: random Fourier features come in pairs of a cosine and a "
                 "sine, so it must be even and at least 2"
             )
-        if block_frequencies < 1:
-            raise ConfigError(f"block_frequencies={block_frequencies} must be at least 1")
+        check_at_least(1, block_frequencies=block_frequencies)
         if not 0 <= seed < 2**64:
             raise ConfigError(f"seed={seed} of the frequencies must be in [0, 2^64)")
         self.kernel = kernel

@@ -19,6 +19,7 @@ from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 from gpx.linalg.kronecker_extremes import KroneckerExtremes, kronecker_extremes
 from gpx.linalg.stable_eigh import stable_eigh
+from gpx.tensor_checks import check_at_least, check_not_negative
 
 EIGENVALUE_FLOOR = 1e-12
 """Floor of each axis' eigenvalues, relative to the largest: rounding makes small ones negative."""
@@ -101,11 +102,8 @@ class GridEigenfunctions(InDoublePrecision, Basis):
         factor_jitter: float = 1e-12,
     ) -> None:
         super().__init__()
-        if num_basis < 1 or factor_jitter < 0.0:
-            raise ConfigError(
-                f"num_eigenfunctions={num_basis} must be at least 1 and factor_jitter="
-                f"{factor_jitter} not negative"
-            )
+        check_at_least(1, num_eigenfunctions=num_basis)
+        check_not_negative(factor_jitter=factor_jitter)
         self.kernel = kernel
         self.num_inputs = num_inputs
         self.factors = ProductFactors(kernel, num_inputs)

@@ -15,6 +15,7 @@ from gpx.bases.grid_eigenfunctions.start import choose_eigenfunctions, scales_fo
 from gpx.bases.sufficient_statistics import SufficientStatistics
 from gpx.errors import ConfigError, class_name
 from gpx.kernels.base import Kernel
+from gpx.tensor_checks import check_at_least
 
 
 class GridFeatures(GridEigenfunctions):
@@ -47,11 +48,8 @@ class GridFeatures(GridEigenfunctions):
     ) -> None:
         if not isinstance(kernel, Kernel):
             raise ConfigError(f"basis=GridFeatures() needs a kernel, got a {class_name(kernel)}")
-        if block_columns < 1 or search_sweeps < 0:
-            raise ConfigError(
-                f"block_columns={block_columns} must be at least 1 and search_sweeps="
-                f"{search_sweeps} not negative"
-            )
+        check_at_least(1, block_columns=block_columns)
+        check_at_least(0, search_sweeps=search_sweeps)
         super().__init__(kernel, num_inputs, num_basis, grid, factor_jitter)
         self.block_columns = block_columns
         self.noise_first = noise_first

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gpx.errors import ConfigError, DataError, ShapeError
 from gpx.linalg import running_sum
-from gpx.tensor_checks import check_one_of
+from gpx.tensor_checks import check_at_least, check_not_negative, check_one_of
 
 GridKind = Literal["equispaced", "quantile", "kmeans"]
 LLOYD_STEPS = 50
@@ -46,16 +46,9 @@ class GridOptions:
 
     def __post_init__(self) -> None:
         """Check ranges; raises ConfigError."""
-        if self.points_per_dim < 2:
-            raise ConfigError(
-                f"points_per_dim={self.points_per_dim}: a grid needs at least 2 nodes "
-                "along a column"
-            )
+        check_at_least(2, points_per_dim=self.points_per_dim)
         check_one_of(get_args(GridKind), kind=self.kind)
-        if not self.margin >= 0.0:
-            raise ConfigError(
-                f"margin={self.margin} is a share of the range and cannot be negative"
-            )
+        check_not_negative(margin=self.margin)
         for column, axis in enumerate(self.axes or ()):
             if not axis or any(b <= a for a, b in itertools.pairwise(axis)):
                 raise ConfigError(

@@ -17,7 +17,8 @@ from gpx.data.images.pictures import has_pictures, read_pictures
 from gpx.data.images.pixels import channels_first, pixel_names
 from gpx.data.images.source import ImageSource
 from gpx.data.table import Table
-from gpx.errors import ConfigError, DataError, ShapeError
+from gpx.errors import DataError, ShapeError
+from gpx.tensor_checks import check_positive
 
 DIGITS = Path(__file__).with_name("digits.csv.gz")
 DIGITS_SIDE, DIGITS_RANGE = 8, 16.0
@@ -84,8 +85,7 @@ class ImageFiles(ImageSource):
         split_seed: int = 0,
     ) -> None:
         super().__init__(train_size, noise, split, test_fraction, root, split_seed)
-        if pixel_range is not None and not pixel_range > 0.0:
-            raise ConfigError(f"pixel_range={pixel_range} must be above 0")
+        check_positive(pixel_range=pixel_range)
         self.path, self.pixel_range = path, pixel_range
 
     def images(self) -> Table:

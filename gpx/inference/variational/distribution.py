@@ -9,9 +9,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from gpx.errors import ConfigError, NotAvailable, ShapeError, class_name
+from gpx.errors import NotAvailable, ShapeError, class_name
 from gpx.inference.variational.moments import factor_terms, gaussian_kl
 from gpx.linalg.cholesky import noted_checks
+from gpx.tensor_checks import check_at_least
 
 
 class WhitenedGaussian(nn.Module, ABC):
@@ -33,11 +34,7 @@ class WhitenedGaussian(nn.Module, ABC):
         Raises:
             ConfigError: no variable or no latent function.
         """
-        if num_inducing < 1 or num_latents < 1:
-            raise ConfigError(
-                f"need at least one inducing point and one latent function, "
-                f"got {num_inducing} and {num_latents}"
-            )
+        check_at_least(1, num_inducing=num_inducing, num_latents=num_latents)
         before = getattr(self, "mean", torch.empty(0))
         self.mean = nn.Parameter(before.new_zeros(num_latents, num_inducing))
         self._start()

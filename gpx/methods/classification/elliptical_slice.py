@@ -22,7 +22,7 @@ from gpx.methods.classification.sampled_posterior import prior_factors
 from gpx.sampling.convergence import agreement
 from gpx.sampling.seeds import stream
 from gpx.sampling.slices import LineSlices, elliptical_slice
-from gpx.tensor_checks import check_one_of
+from gpx.tensor_checks import check_at_least, check_one_of
 
 BRACKET_WIDTH = 2.0
 """Initial bracket of a slice along a line, in standard deviations."""
@@ -84,12 +84,10 @@ class EllipticalSlice(Chain[SampledGP]):
         updates: int = 5,
         around: Around = "posterior",
     ) -> None:
-        if burn_in < 0 or min(chains, thin, updates) < 1 or iterations < thin:
-            raise ConfigError(
-                f"burn_in={burn_in} cannot be negative, chains={chains}, thin={thin} and "
-                f"updates={updates} must be at least 1 and iterations={iterations} at least thin, "
-                "for one sample"
-            )
+        check_at_least(0, burn_in=burn_in)
+        check_at_least(1, chains=chains, thin=thin, updates=updates)
+        if iterations < thin:
+            raise ConfigError(f"iterations={iterations} must be at least thin={thin}")
         check_one_of(get_args(Around), around=around)
         self.chains, self.thin, self.updates = chains, thin, updates
         self.burn_in, self.iterations = burn_in, iterations

@@ -16,6 +16,7 @@ from gpx.methods.base.objective import Evidence, Objective
 from gpx.methods.classification.hyper_position import HyperPosition
 from gpx.methods.classification.model import require_arrays, require_targets
 from gpx.methods.classification.sampled_posterior import SampledPosterior, prior_factor
+from gpx.tensor_checks import check_not_negative
 
 
 class SampledGP(Model):
@@ -58,11 +59,9 @@ class SampledGP(Model):
         jitter: float = 1e-6,
     ) -> None:
         super().__init__()
-        if not prior_deviation >= 0.0 or not 0.0 < jitter < 1.0:
-            raise ConfigError(
-                f"prior_deviation={prior_deviation} must not be negative and jitter={jitter} "
-                "between 0 and 1"
-            )
+        check_not_negative(prior_deviation=prior_deviation)
+        if not 0.0 < jitter < 1.0:
+            raise ConfigError(f"jitter={jitter} must be between 0 and 1")
         self.kernel = kernel
         self.mean = mean
         self.likelihood = likelihood

@@ -10,10 +10,9 @@ from torch.nn import functional
 
 from gpx.bases.counter_random import standard_normals
 from gpx.bases.random_directions import hadamard_transform, next_power_of_two, random_signs
-from gpx.errors import ConfigError
 from gpx.methods.deep.draws import RandomLayer
 from gpx.methods.deep.weights import check_keep
-from gpx.tensor_checks import check_at_least
+from gpx.tensor_checks import check_at_least, check_positive
 
 PRIOR_DEVIATION = 0.1
 """Prior standard deviation of the deviations of signs; the published variance is 0.01."""
@@ -57,8 +56,7 @@ class SignFrequencies(RandomLayer):
     ) -> None:
         super().__init__()
         check_at_least(1, num_inputs=num_inputs, num_outputs=num_outputs)
-        if not deviation > 0.0:
-            raise ConfigError(f"deviation={deviation} must be above 0")
+        check_positive(deviation=deviation)
         self.num_inputs, self.num_outputs = num_inputs, num_outputs
         self.keep, self.deviation = check_keep(keep), deviation
         self.size = next_power_of_two(max(num_inputs, num_outputs))

@@ -15,6 +15,7 @@ from gpx.methods.base.objective import Evidence
 from gpx.methods.base.own_steps import OwnSteps
 from gpx.methods.direct.mean_field import total
 from gpx.methods.direct.model import Direct
+from gpx.tensor_checks import check_positive
 
 MAX_STEP_LENGTH = 1e6
 """Longest step along the direction of a sweep, in multiples of its change of the logits."""
@@ -46,8 +47,7 @@ class CoordinateAscent(OwnSteps[Direct]):
     ends_rounds = True  # no restarts: a sweep does not get stuck where a gradient vanishes
 
     def __init__(self, tolerance: float = 1e-3) -> None:
-        if not 0.0 < tolerance < math.inf:
-            raise ConfigError(f"tolerance={tolerance} must be positive and finite")
+        check_positive(finite=True, tolerance=tolerance)
         self.tolerance = tolerance
         self.gain = math.inf
 

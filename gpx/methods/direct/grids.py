@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError, class_name
-from gpx.tensor_checks import check_at_least, check_one_of
+from gpx.tensor_checks import check_at_least, check_one_of, check_positive
 
 Prior = Literal["gaussian", "uniform"]
 
@@ -122,8 +122,7 @@ class WeightGrid(Grid):
         sparse: bool = True,
     ) -> None:
         check_at_least(1, num_values=num_values)
-        if not 0.0 < half_width < math.inf:
-            raise ConfigError(f"half_width={half_width} must be above 0 and finite")
+        check_positive(finite=True, half_width=half_width)
         check_one_of(get_args(Prior), prior=prior)
         if values is None:
             middle = 0.5 * (num_values - 1)

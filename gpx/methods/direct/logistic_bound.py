@@ -7,10 +7,10 @@ from typing import ClassVar, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.bernoulli import Bernoulli
 from gpx.methods.base.objective import Evidence, Facts, Objective
+from gpx.tensor_checks import check_at_least
 
 
 @runtime_checkable
@@ -51,8 +51,7 @@ class DirectLogisticBound(Objective[LogisticWeights]):
 
     def __init__(self, num_data: int) -> None:
         super().__init__()
-        if num_data < 1:
-            raise ConfigError(f"num_data={num_data} must be at least 1")
+        check_at_least(1, num_data=num_data)
         self.total = num_data
 
     def evidence(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import get_args
 
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError
 from gpx.inference.exact_solver import require_finite
 from gpx.inference.noisy_kernel import PreconditionedKernel
 from gpx.methods.base.objective import Evidence, Facts
@@ -19,7 +17,7 @@ from gpx.methods.exact.barely_biased import (
 )
 from gpx.methods.exact.iterative_mll import ProbedMLL, ProbeKind
 from gpx.methods.exact.model import ExactModel
-from gpx.tensor_checks import check_at_least, check_one_of
+from gpx.tensor_checks import check_at_least, check_one_of, check_positive
 
 
 class BarelyBiasedMLL(ProbedMLL):
@@ -48,8 +46,7 @@ class BarelyBiasedMLL(ProbedMLL):
         estimate: Estimate = "below",
     ) -> None:
         super().__init__(probes, kind_of_probes, resample)
-        if not (bias > 0.0 and math.isfinite(bias)):
-            raise ConfigError(f"bias={bias}: expected a positive number of nats")
+        check_positive(finite=True, bias=bias)
         check_at_least(1, max_steps=max_steps)
         check_one_of(get_args(Estimate), estimate=estimate)
         self.bias, self.max_steps = bias, max_steps

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gpx.errors import ConfigError, NotPositiveDefinite
+from gpx.errors import NotPositiveDefinite
 from gpx.inference.leave_one_out import LeftOut
 from gpx.linalg import cholesky
 from gpx.linalg.replayed import Replayed, solve_recordings
@@ -16,6 +16,7 @@ from gpx.methods.base.objective import Evidence
 from gpx.methods.base.own_steps import OwnSteps
 from gpx.methods.experts.evidence import CHOLESKY_HINT, experts_log_likelihood
 from gpx.methods.experts.mixture import HardCutEvidence, MixtureOfExperts
+from gpx.tensor_checks import check_at_least, check_not_negative
 
 
 class HardCut(OwnSteps[MixtureOfExperts]):
@@ -49,11 +50,8 @@ class HardCut(OwnSteps[MixtureOfExperts]):
     def __init__(
         self, evaluations: int = 20, least_rows: int = 10, tolerance: float = 1e-4
     ) -> None:
-        if evaluations < 1 or least_rows < 1 or not tolerance >= 0.0:
-            raise ConfigError(
-                f"evaluations={evaluations} and least_rows={least_rows} must be at least 1, "
-                f"tolerance={tolerance} at least 0"
-            )
+        check_at_least(1, evaluations=evaluations, least_rows=least_rows)
+        check_not_negative(tolerance=tolerance)
         self.evaluations, self.least_rows, self.tolerance = evaluations, least_rows, tolerance
         self.objective = HardCutEvidence()
 

@@ -15,7 +15,7 @@ from gpx.methods.grid.axes import GriddedRows
 from gpx.methods.grid.gap_preconditioners import fill_preconditioner, ignore_preconditioner
 from gpx.methods.grid.system import GridSystem
 from gpx.operators import KroneckerPlusDiagonal
-from gpx.tensor_checks import check_one_of
+from gpx.tensor_checks import check_at_least, check_one_of, check_positive
 
 Gaps = Literal["auto", "full", "fill", "ignore", "penalize"]
 OnFailure = Literal["raise", "warn", "return"]
@@ -57,18 +57,11 @@ class GapOptions:
     def __post_init__(self) -> None:
         """Check ranges; raises ConfigError."""
         check_one_of(get_args(Gaps), gaps=self.gaps)
-        if not self.tolerance > 0.0 or self.max_iterations < 1:
-            raise ConfigError(
-                f"tolerance={self.tolerance} must be positive and max_iterations="
-                f"{self.max_iterations} at least 1"
-            )
-        if self.precondition_rank is not None and self.precondition_rank < 0:
-            raise ConfigError(f"precondition_rank={self.precondition_rank} must be 0 or more")
+        check_positive(tolerance=self.tolerance, penalty=self.penalty)
+        check_at_least(1, max_iterations=self.max_iterations)
+        check_at_least(0, precondition_rank=self.precondition_rank)
         check_one_of((0.5, 1.0), precondition_power=self.precondition_power)
-        if not self.penalty > 0.0:
-            raise ConfigError(f"penalty={self.penalty} must be positive")
-        if self.memory_budget is not None and budget_in_bytes(self.memory_budget) < 1:
-            raise ConfigError(f"memory_budget={self.memory_budget} must be positive (bytes)")
+        check_positive(memory_budget=budget_in_bytes(self.memory_budget))
 
     def conjugate_gradients(
         self,

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from gpx.constants import LOG_TWO_PI
-from gpx.errors import ConfigError
 from gpx.inference.exact_solver import require_finite
 from gpx.inference.log_density import LogDensityTerms
 from gpx.kernels.base import Kernel
@@ -34,7 +33,7 @@ from gpx.methods.grid.logdet import (
     sampled_logdet,
 )
 from gpx.methods.grid.system import FactorGradient, GridSystem, factorises_observed
-from gpx.tensor_checks import check_one_of
+from gpx.tensor_checks import check_at_least, check_one_of
 
 KIND_WHEN_UNCONVERGED: dict[str, Kind] = {"fill": "lower_bound", "ignore": "upper_bound"}
 """Kind of an otherwise exact evidence after a solve that did not converge, or not far enough."""
@@ -85,8 +84,7 @@ class GridObjective(Objective[GridModel]):
 
     def __init__(self, probes: int) -> None:
         super().__init__()
-        if probes < 1:
-            raise ConfigError(f"probes={probes} must be at least 1")
+        check_at_least(1, probes=probes)
         self.probes = probes
         self.draws = FixedProbes(resample=False)
 

@@ -35,6 +35,7 @@ from gpx.methods.grid.variance import (
     require_dense_variance,
 )
 from gpx.operators import Circulant
+from gpx.tensor_checks import check_at_least
 
 LONG_AXIS = 4000
 """Axes with at least so many points use FFTs if possible, else their cost is reported."""
@@ -117,8 +118,7 @@ class GridGP(Model):
         self.axes = axes
         self.options = GapOptions() if solver is None else solver
         self.variance = VarianceOptions(variance, variance_samples, variance_rank, variance_error)
-        if fft_points is not None and fft_points < 2:
-            raise ConfigError(f"fft_points={fft_points} must be at least 2, or None")
+        check_at_least(2, fft_points=fft_points)
         self.fft_points = fft_points
         self.register_data_sized()
         # only set in a copy for prediction, so not part of checkpoints

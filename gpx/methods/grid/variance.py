@@ -9,7 +9,6 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError
 from gpx.linalg import UnconvergedWarning, require_memory
 from gpx.methods.grid.axes import GriddedRows
 from gpx.methods.grid.gap_preconditioners import ignore_preconditioner
@@ -24,7 +23,7 @@ from gpx.methods.grid.system import (
     observed_covariance,
     observed_factor,
 )
-from gpx.tensor_checks import check_one_of
+from gpx.tensor_checks import check_at_least, check_one_of, check_positive
 
 VarianceName = Literal["auto", "dense", "fill", "ignore", "sampled", "rank_reduced"]
 
@@ -63,12 +62,9 @@ class VarianceOptions:
     def __post_init__(self) -> None:
         """Check ranges; raises ConfigError."""
         check_one_of(get_args(VarianceName), variance=self.variance)
-        if self.samples < 2 or self.rank < 1 or not self.error > 0.0:
-            raise ConfigError(
-                f"variance_samples={self.samples} must be at least 2, "
-                f"variance_rank={self.rank} at least 1 and variance_error="
-                f"{self.error} positive"
-            )
+        check_at_least(2, variance_samples=self.samples)
+        check_at_least(1, variance_rank=self.rank)
+        check_positive(variance_error=self.error)
 
 
 def choose_variance(

@@ -21,6 +21,7 @@ from gpx.methods.reweighted.model import Reweighted
 from gpx.sampling.convergence import effective_sample_size
 from gpx.sampling.langevin import Langevin
 from gpx.sampling.truncated_normal import signed_normals
+from gpx.tensor_checks import check_at_least
 
 ACCEPTANCE_RANGE = (0.4, 0.75)
 """Acceptance rates outside of which a warning is given."""
@@ -66,12 +67,10 @@ class MALA(Chain[Reweighted]):
     def __init__(
         self, burn_in: int = 1000, iterations: int = 10_000, thin: int = 50, latents: int = 1000
     ) -> None:
-        if burn_in < 0 or thin < 1 or iterations < thin or latents < 1:
-            raise ConfigError(
-                f"burn_in={burn_in} cannot be negative, thin={thin} and latents="
-                f"{latents} must be at least 1 and iterations={iterations} at least thin, for one "
-                "sample"
-            )
+        check_at_least(0, burn_in=burn_in)
+        check_at_least(1, thin=thin, latents=latents)
+        if iterations < thin:
+            raise ConfigError(f"iterations={iterations} must be at least thin={thin}")
         self.latents = latents
         self.burn_in = burn_in
         self.iterations = iterations

@@ -18,6 +18,7 @@ from gpx.methods.base.own_steps import OwnSteps
 from gpx.methods.reweighted.model import Reweighted
 from gpx.methods.reweighted.posterior import LOG_OF_ZERO_VARIANCE
 from gpx.methods.reweighted.weights import CovarianceForm, ReweightedWeights
+from gpx.tensor_checks import check_at_least, check_positive
 
 COLLINEARITY_TOLERANCE = 1e-10
 """Relative residual below which a function counts as collinear with those of the model."""
@@ -52,10 +53,8 @@ class RelevanceVectors(OwnSteps[Reweighted]):
     def __init__(
         self, tolerance: float = 1e-3, moves: int = 10_000, learn_noise: bool = True
     ) -> None:
-        if not 0.0 < tolerance < math.inf or moves < 1:
-            raise ConfigError(
-                f"tolerance={tolerance} must be positive and finite and moves={moves} at least 1"
-            )
+        check_positive(finite=True, tolerance=tolerance)
+        check_at_least(1, moves=moves)
         self.tolerance = tolerance
         self.moves = moves
         self.learn_noise = learn_noise

@@ -26,7 +26,7 @@ from gpx.methods.ski.grid_spectrum import (
 )
 from gpx.methods.ski.quad_logdet import quad_logdet, quadratic_form
 from gpx.methods.ski.system import NEGLIGIBLE_TRACE, SKISystem
-from gpx.tensor_checks import check_one_of
+from gpx.tensor_checks import check_at_least, check_one_of
 
 EVIDENCE_ERROR_TARGET = 1.0
 """Standard error of the evidence in nats that is small enough for any number of rows."""
@@ -134,12 +134,10 @@ class SKIEvidence(Objective[GatheredRows]):
         most_probes: int = 64,
     ) -> None:
         super().__init__()
-        if probes < 2:
-            raise ConfigError(f"probes={probes} must be at least 2, for a standard error")
+        check_at_least(2, probes=probes)  # for a standard error
         check_one_of(get_args(Logdet), logdet=logdet)
         check_one_of(get_args(Circulant), circulant=circulant)
-        if wraps is not None and wraps < 1:
-            raise ConfigError(f"wraps={wraps} must be at least 1: without wrapping it is useless")
+        check_at_least(1, wraps=wraps)
         self.num_probes, self.logdet, self.circulant = probes, logdet, circulant
         self.wraps, self.pad = wraps, pad
         if not accuracy > 0.0 or most_probes < probes:

@@ -34,7 +34,7 @@ from gpx.methods.ski.placed_grid import PlacedGrid
 from gpx.methods.ski.posterior import SKIPosterior
 from gpx.methods.ski.projection import Projection
 from gpx.methods.ski.system import NEGLIGIBLE_TRACE, SKISystem, evidence_trace
-from gpx.tensor_checks import check_inputs, check_one_of
+from gpx.tensor_checks import check_at_least, check_inputs, check_one_of
 
 Products = Literal["structured", "dense"]
 Variance = Literal["low_rank", "quadratic_form", "diagonal", "stochastic"]
@@ -183,11 +183,11 @@ class SKI(PlacedGrid, Model):
                 f"grid={grid} and interpolation=cubic: cubic weights need equidistant points; use "
                 "interpolation=linear"
             )
-        if (rank is not None and rank < 1) or max_iterations < 1 or not 0.0 < tolerance < 1.0:
-            raise ConfigError(
-                f"rank={rank} and max_iterations={max_iterations} must be at least 1, "
-                f"tolerance={tolerance} between 0 and 1"
-            )
+        check_at_least(
+            1, rank=rank, max_iterations=max_iterations, variance_samples=variance_samples
+        )
+        if not 0.0 < tolerance < 1.0:
+            raise ConfigError(f"tolerance={tolerance} must be between 0 and 1")
         if additive and (grid != "equidistant" or points is not None):
             raise ConfigError("additive=True needs equidistant grids; leave grid and points out")
         if additive and variance in ("diagonal", "stochastic"):
@@ -206,8 +206,6 @@ class SKI(PlacedGrid, Model):
         self.outside: Outside = outside
         self.mvm: Products = mvm
         self.memory_budget = memory_budget
-        if variance_samples < 1:
-            raise ConfigError(f"variance_samples={variance_samples} must be at least 1")
         self.variance: Variance = variance
         self.variance_samples, self.seed = variance_samples, seed
         self.register_data_sized()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gpx.errors import ConfigError
-from gpx.tensor_checks import check_one_of
+from gpx.tensor_checks import check_at_least, check_one_of
 
 Constraint = Literal["unit", "orthonormal", "free"]
 
@@ -121,8 +121,7 @@ class NetworkProjection(Projection):
 
 
 def _check_sizes(num_inputs: int, num_outputs: int) -> None:
-    if num_outputs < 1:
-        raise ConfigError(f"num_outputs={num_outputs}: a grid has at least one axis")
+    check_at_least(1, num_outputs=num_outputs)
     if num_inputs < num_outputs:
         raise ConfigError(
             f"num_outputs={num_outputs}: no projection of {num_inputs} inputs has more outputs"

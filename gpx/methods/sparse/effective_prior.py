@@ -139,7 +139,7 @@ class EffectivePrior(Model):
         check_one_of(PRIORS, prior=prior)
         check_at_least(1, num_inputs=num_inputs, num_inducing=num_inducing, num_data=num_data)
         check_at_least(1, num_blocks=num_blocks, block_size=block_size)
-        check_not_negative(jitter=jitter or 0.0)
+        check_not_negative(jitter=jitter)
         self.kernel, self.mean, self.likelihood = kernel, mean, likelihood
         self.prior = prior
         self.structure, self.test = PRIORS[prior]

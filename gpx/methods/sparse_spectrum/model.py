@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from gpx.bases.grid_eigenfunctions.start import require_sums
-from gpx.errors import ConfigError
 from gpx.inference.nystrom import NystromSums
 from gpx.inference.variational import raise_noise
 from gpx.kernels import Kernel
@@ -17,6 +16,7 @@ from gpx.methods.base.required_likelihood import require_gaussian
 from gpx.methods.sparse_spectrum.evidence import fit_spectrum, spectral_sums
 from gpx.methods.sparse_spectrum.posterior import SparseSpectrumPosterior
 from gpx.methods.sparse_spectrum.spectrum import LearnedSpectrum, SpectralPoints, UncertainSpectrum
+from gpx.tensor_checks import check_at_least
 
 
 class SpectrumModel(Model):
@@ -45,8 +45,7 @@ class SpectrumModel(Model):
         fit_noise: bool = True,
     ) -> None:
         super().__init__()
-        if draws < 1:
-            raise ConfigError(f"draws={draws} of frequencies must be at least 1")
+        check_at_least(1, draws=draws)
         self.spectrum, self.mean = spectrum, mean
         name = type(self).__name__
         self.likelihood = require_gaussian(likelihood, f"{name} is exact regression on its waves")

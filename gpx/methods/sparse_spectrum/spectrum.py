@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from gpx.bases.fourier.trigonometric import trigonometric_features
 from gpx.errors import ConfigError, class_name
 from gpx.kernels import RBF, Kernel, Matern
+from gpx.tensor_checks import check_at_least, check_positive
 
 Paths = Callable[[Tensor, Tensor], Tensor]
 """x (t, d), weights (num, m) -> functions (num, t)."""
@@ -125,10 +126,8 @@ class UncertainSpectrum(LearnedSpectrum):
     kernels = (RBF,)
 
     def __init__(self, kernel: Kernel, num_basis: int, num_inputs: int, std: float = 0.1) -> None:
-        if num_basis < 1 or not 0.0 < std < math.inf:
-            raise ConfigError(
-                f"num_basis={num_basis} must be at least 1 and std={std} above 0, finite"
-            )
+        check_at_least(1, num_basis=num_basis)
+        check_positive(finite=True, std=std)
         super().__init__(kernel, num_basis, num_inputs, num_basis)
         self.log_std = nn.Parameter(torch.full((num_basis, num_inputs), math.log(std)))
         self.phases = nn.Parameter(torch.zeros(num_basis))

@@ -24,7 +24,7 @@ from gpx.methods.weight_space.cell_ascent import (
 )
 from gpx.methods.weight_space.group_solves import WeightGroup, fitted_values
 from gpx.methods.weight_space.qsgp import QSGP
-from gpx.tensor_checks import check_one_of
+from gpx.tensor_checks import check_at_least, check_one_of, check_positive
 
 NoiseUpdate = Literal["auto", "fixed", "evidence"]
 
@@ -77,11 +77,8 @@ class BlockSteps(OwnSteps[QSGP]):
         stand_in_groups: int = 1,
         noise: NoiseUpdate = "auto",
     ) -> None:
-        if not 0 < sweeps < math.inf or stand_in_groups < 0:
-            raise ConfigError(
-                f"sweeps={sweeps} must be positive and finite and "
-                f"stand_in_groups={stand_in_groups} not negative"
-            )
+        check_positive(finite=True, sweeps=sweeps)
+        check_at_least(0, stand_in_groups=stand_in_groups)
         check_one_of(get_args(NoiseUpdate), noise=noise)
         self.sweeps = sweeps
         self.stand_in_groups = stand_in_groups

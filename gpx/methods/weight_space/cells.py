@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from gpx.bases.base import Basis
-from gpx.errors import ConfigError
 from gpx.methods.weight_space.group_solves import WeightGroup
+from gpx.tensor_checks import check_at_least
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,7 @@ class Cells:
         Raises:
             ConfigError: fewer than one column.
         """
-        if size < 1:
-            raise ConfigError(f"block_columns={size} must be at least 1")
+        check_at_least(1, block_columns=size)
         blocks = round(size / basis.block_size)
         blocks = min(basis.num_blocks, max(1, blocks))
         return cls(basis.num_blocks, basis.block_size, basis.parts, blocks)

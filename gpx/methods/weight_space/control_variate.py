@@ -18,6 +18,7 @@ from gpx.methods.weight_space.group_solves import ROW_CHUNK
 from gpx.methods.weight_space.mean_field import MeanFieldWeights
 from gpx.methods.weight_space.tracked_product import corrected_form, correction_direction
 from gpx.sampling.batches import some_rows
+from gpx.tensor_checks import check_at_least
 
 Coefficient = float | Literal["auto"]
 MAX_DRIFT = 1e-3
@@ -81,10 +82,7 @@ class ControlVariate(StepCount, DataSized):
         super().__init__()
         if coefficient != "auto" and not isinstance(coefficient, (int, float)):
             raise ConfigError(f"coefficient={coefficient}: expected a number or auto")
-        if rows < 0 or drift_interval < 0:
-            raise ConfigError(
-                f"support_rows={rows} and drift_interval={drift_interval} must not be negative"
-            )
+        check_at_least(0, support_rows=rows, drift_interval=drift_interval)
         self.rows = rows
         self.coefficient = coefficient
         self.drift_interval = drift_interval

@@ -19,7 +19,7 @@ from gpx.methods.base.objective import Batching, Evidence, Kind, Objective
 from gpx.methods.base.step_count import StepCount
 from gpx.methods.weight_space.block_sampling import multiplicity, sample_blocks
 from gpx.methods.weight_space.tracked_product import product_correction
-from gpx.tensor_checks import check_num_data
+from gpx.tensor_checks import check_at_least, check_num_data
 
 
 def inducing_bound(
@@ -118,8 +118,7 @@ class InducingELBO(StepCount, Objective[InducingWeights]):
             raise ConfigError(
                 f"support_rows={support_rows} must be between 0 and the {num_data} training points"
             )
-        if drift_interval < 0:
-            raise ConfigError(f"drift_interval={drift_interval} must not be negative")
+        check_at_least(0, drift_interval=drift_interval)
         self.total = num_data
         self.functions = functions
         self.rows = support_rows

@@ -18,7 +18,7 @@ from gpx.methods.base.objective import Evidence
 from gpx.methods.base.own_steps import OwnSteps
 from gpx.methods.weight_space.inducing_elbo import inducing_bound
 from gpx.methods.weight_space.qsgp_inducing import QSGPInducing
-from gpx.tensor_checks import check_one_of
+from gpx.tensor_checks import check_at_least, check_one_of, check_positive
 
 Method = Literal["conjugate_gradients", "gauss_seidel"]
 MeanError = Literal["average", "worst"]
@@ -81,11 +81,8 @@ class InducingSteps(OwnSteps[QSGPInducing]):
         max_products: int = 200,
     ) -> None:
         check_one_of(get_args(Method), method=method)
-        if tolerance <= 0.0 or block_size < 1 or max_products < 1:
-            raise ConfigError(
-                f"tolerance={tolerance} must be positive, block_size={block_size} and "
-                f"max_products={max_products} at least 1"
-            )
+        check_positive(tolerance=tolerance)
+        check_at_least(1, block_size=block_size, max_products=max_products)
         check_one_of(get_args(MeanError), error=error)
         self.method: Method = method
         self.tolerance = tolerance

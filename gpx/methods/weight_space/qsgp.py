@@ -23,7 +23,7 @@ from gpx.methods.weight_space.mean_field import Diagonal, MeanFieldWeights
 from gpx.methods.weight_space.model import WeightSpaceModel, require_zero_mean
 from gpx.methods.weight_space.posterior import QSGPPosterior
 from gpx.methods.weight_space.sites import SiteReport, ascend_sites, check_site, mean_precision
-from gpx.tensor_checks import check_one_of
+from gpx.tensor_checks import check_at_least, check_one_of
 
 Covariance = Literal["mean_field", "block_diagonal", "chevron", "full"]
 logger = logging.getLogger(__name__)
@@ -115,12 +115,10 @@ class QSGP(WeightSpaceModel):
                 f"covariance={covariance} with num_dense={num_dense}: chevron needs num_dense >= 1 "
                 "and the others need num_dense=0"
             )
-        if warm_start_size < 1 or min(block_solves, diagonal_rows, site_passes) < 0:
-            raise ConfigError(
-                f"warm_start_size={warm_start_size} must be at least 1, block_solves="
-                f"{block_solves}, diagonal_rows={diagonal_rows} and site_passes={site_passes} at "
-                "least 0"
-            )
+        check_at_least(1, warm_start_size=warm_start_size)
+        check_at_least(
+            0, block_solves=block_solves, diagonal_rows=diagonal_rows, site_passes=site_passes
+        )
         size = default_num_basis(num_data) if num_basis is None else num_basis
         functions = basis_of(basis, kernel, size)
         blocks, width = functions.num_blocks, functions.block_size

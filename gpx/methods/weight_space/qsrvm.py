@@ -24,6 +24,7 @@ from gpx.methods.weight_space.chevron import ChevronWeights
 from gpx.methods.weight_space.group_solves import WeightGroup, group_system
 from gpx.methods.weight_space.mean_field import MeanFieldWeights
 from gpx.methods.weight_space.model import WeightSpaceModel, require_zero_mean
+from gpx.tensor_checks import check_at_least
 
 logger = logging.getLogger(__name__)
 
@@ -112,11 +113,8 @@ class QSRVM(WeightSpaceModel):
         if not isinstance(likelihood, Gaussian):
             name = class_name(likelihood)
             raise ConfigError(f"model=QSRVM() needs likelihood=Gaussian(), got {name}")
-        if max_centres < 1 or sweeps < 0 or group_size < 1 or num_dense < 0:
-            raise ConfigError(
-                f"max_centres={max_centres} and group_size={group_size} must be at least 1, "
-                f"sweeps={sweeps} and num_dense={num_dense} at least 0"
-            )
+        check_at_least(1, max_centres=max_centres, group_size=group_size)
+        check_at_least(0, sweeps=sweeps, num_dense=num_dense)
         centres = torch.zeros(min(num_data, max_centres), num_inputs)
         basis = KernelDictionary(kernel, centres, block_size, precision, sparse=True)
         blocks, width = basis.num_blocks, basis.block_size

@@ -26,7 +26,7 @@ from gpx.methods.weight_space.control_variate import (
 )
 from gpx.methods.weight_space.group_solves import ROW_CHUNK, WeightGroup, fitted_values
 from gpx.methods.weight_space.model import WeightsOnBasis
-from gpx.tensor_checks import check_num_data, check_one_of
+from gpx.tensor_checks import check_at_least, check_num_data, check_one_of
 
 DEFAULT_COLUMNS, DEFAULT_DIAGONAL_COLUMNS, DEFAULT_SUPPORT_ROWS = 10_000, 1000, 500
 SNAPSHOT_BLOCKS = 8
@@ -107,11 +107,7 @@ class QuadruplyStochasticELBO(Objective[WeightsOnBasis]):
         refresh: float = 0.1,
     ) -> None:
         super().__init__()
-        if min(num_data, *(k for k in (columns, diagonal_columns) if k is not None), 1) < 1:
-            raise ConfigError(
-                f"num_data={num_data}, columns={columns} and diagonal_columns={diagonal_columns} "
-                "must be at least 1"
-            )
+        check_at_least(1, num_data=num_data, columns=columns, diagonal_columns=diagonal_columns)
         if support_rows is not None and support_rows > num_data:
             raise ConfigError(
                 f"support_rows={support_rows} is above the {num_data} training rows that the "

@@ -19,6 +19,7 @@ from gpx.methods.weight_space.group_solves import WeightGroup, fitted_values
 from gpx.methods.weight_space.mean_field import MeanFieldWeights
 from gpx.methods.weight_space.qsrvm import MIN_NOISE, MIN_PRECISION, QSRVM
 from gpx.sampling.batches import Batches
+from gpx.tensor_checks import check_at_least
 
 FORGETTING_DELAY = 10.0
 """t0 in the weight (1 + t / t0)^-step_decay of the t-th visit in the average of a moment."""
@@ -72,10 +73,7 @@ class RelevanceSteps(OwnSteps[QSRVM]):
         step_decay: float = 0.7,
         learn_noise: bool = True,
     ) -> None:
-        if min(rows, candidates, active) < 1:
-            raise ConfigError(
-                f"rows={rows}, candidates={candidates} and active={active} must be at least 1"
-            )
+        check_at_least(1, rows=rows, candidates=candidates, active=active)
         if not 0.5 < step_decay <= 1.0:
             raise ConfigError(f"step_decay={step_decay}: averages converge for values in (0.5, 1]")
         self.num_rows = rows

@@ -21,7 +21,7 @@ from gpx.methods.weight_space.control_variate import anchor_rows, factor_rows
 from gpx.methods.weight_space.elbo_terms import weights_kl
 from gpx.methods.weight_space.site_snapshot import SiteSnapshot, SitesOnBasis, site_elbo
 from gpx.methods.weight_space.sites import check_site
-from gpx.tensor_checks import check_num_data, check_one_of
+from gpx.tensor_checks import check_at_least, check_num_data, check_one_of
 
 Bound = Literal["affine", "reparam", "paper"]
 DEFAULT_COLUMNS = 10_000
@@ -103,8 +103,7 @@ class SiteBoundELBO(StepCount, Objective[SitesOnBasis]):
         refresh_passes: int = 1,
     ) -> None:
         super().__init__()
-        if num_data < 1 or (columns is not None and columns < 1):
-            raise ConfigError(f"num_data={num_data} and columns={columns} must be at least 1")
+        check_at_least(1, num_data=num_data, columns=columns)
         check_one_of(get_args(Bound), bound=bound)
         if eta != "running" and not (isinstance(eta, (int, float)) and eta > 0):
             raise ConfigError(f"eta={eta}: expected a positive number or running")

@@ -17,6 +17,7 @@ from gpx.methods.weight_space.block_steps import BlockSteps
 from gpx.methods.weight_space.cell_ascent import Averaging, natural_step, tracked_evidence
 from gpx.methods.weight_space.qsgp import QSGP
 from gpx.sampling.batches import Batches
+from gpx.tensor_checks import check_at_least
 
 logger = logging.getLogger(__name__)
 
@@ -65,8 +66,7 @@ class StochasticBlockSteps(BlockSteps):
         evidence_rows: int = 2000,
     ) -> None:
         super().__init__(sweeps=sweeps, stand_in_groups=0)
-        if min(rows, evidence_rows) < 2:
-            raise ConfigError(f"rows={rows} and evidence_rows={evidence_rows} must be at least 2")
+        check_at_least(2, rows=rows, evidence_rows=evidence_rows)
         if not 1.0 < growth < math.inf or not 0.5 < step_decay <= 1.0:
             raise ConfigError(
                 f"growth={growth} above 1, finite, and step_decay={step_decay} in "

@@ -80,7 +80,7 @@ def test_gradients_by_the_inputs_pass_through_prepared_features():
 def test_mistakes_are_explained():
     with pytest.raises(ConfigError, match="is no product of"):
         GridFeatures(Matern32(ard_num_dims=2), 10, 2)
-    with pytest.raises(ConfigError, match="search_sweeps=-1 not negative"):
+    with pytest.raises(ConfigError, match="search_sweeps=-1 must be at least 0"):
         GridFeatures(RBF(ard_num_dims=2), 10, 2, search_sweeps=-1)
 
 

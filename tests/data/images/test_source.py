@@ -66,7 +66,7 @@ def test_options_out_of_range() -> None:
         Digits(train_size=1)
     with pytest.raises(ConfigError, match=r"noise=-0\.1"):
         Digits(noise=-0.1)
-    with pytest.raises(ConfigError, match="pixel_range=0 must be above 0"):
+    with pytest.raises(ConfigError, match="pixel_range=0 must be positive"):
         ImageFiles("x.npz", pixel_range=0)
 
 

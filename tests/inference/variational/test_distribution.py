@@ -120,7 +120,7 @@ def test_assign_minimises_the_divergence_within_mean_field():
 
 
 def test_errors_in_one_sentence():
-    with pytest.raises(ConfigError, match="at least one inducing point"):
+    with pytest.raises(ConfigError, match="num_inducing=0 must be at least 1"):
         FullCholesky().start(0)
     with pytest.raises(ShapeError, match=r"q\(v\) has mean \(1, 4\)"):
         FullCholesky().start(4).assign(torch.zeros(1, 3), torch.zeros(1, 3, 3))

@@ -100,7 +100,7 @@ def test_the_published_network_has_the_published_number_of_parameters():
     ("make", "words"),
     [
         (lambda: SignFrequencies(0, 3), "num_inputs=0"),
-        (lambda: SignFrequencies(3, 3, deviation=0.0), "deviation=0.0 must be above 0"),
+        (lambda: SignFrequencies(3, 3, deviation=0.0), "deviation=0.0 must be positive"),
         (lambda: SignFrequencies(3, 3, learned=True, keep=0.0), "keep=0.0: an input must be kept"),
         (
             lambda: GPLayer(RBF(), 3, frequencies="fixed_signs", directions="orthogonal"),

@@ -255,7 +255,7 @@ def test_invalid_setups_are_refused():
     model = mixture(x, y)
     with pytest.raises(ConfigError, match="a row to each of the 3 experts"):
         model.assign(torch.zeros(61, dtype=torch.long))
-    with pytest.raises(ConfigError, match="evaluations=0 and least_rows=10 must be at least 1"):
+    with pytest.raises(ConfigError, match="evaluations=0 must be at least 1"):
         HardCut(evaluations=0)
     with pytest.raises(ConfigError, match="MixtureOfExperts models, got ExactGP"):
         HardCut().check(ExactGP(**dense.parts()), 10)

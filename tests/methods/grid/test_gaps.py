@@ -408,7 +408,7 @@ def test_auto_goes_by_the_share_of_gaps():
     [
         ({"gaps": "fil"}, "expected one of auto"),
         ({"tolerance": 0.0}, "must be positive"),
-        ({"precondition_rank": -1}, "0 or more"),
+        ({"precondition_rank": -1}, "precondition_rank=-1 must be at least 0"),
         ({"precondition_power": 2.0}, "expected one of 0.5, 1.0$"),
         ({"penalty": 0.0}, "penalty=0"),
     ],

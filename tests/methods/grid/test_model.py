@@ -344,7 +344,7 @@ def test_invalid_setups_are_refused():
         GridGP(**(shared | {"likelihood": StudentT()}))
     with pytest.raises(ConfigError, match="variance_samples=1"):
         GridGP(**shared, variance_samples=1)
-    with pytest.raises(ConfigError, match=r"variance_error=0\.0 positive"):
+    with pytest.raises(ConfigError, match=r"variance_error=0\.0 must be positive"):
         GridGP(**shared, variance_error=0.0)
     with pytest.raises(ConfigError, match="expected one of auto"):
         GridGP(**shared, variance="exact")

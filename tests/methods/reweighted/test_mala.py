@@ -233,7 +233,7 @@ def test_invalid_setups_are_refused():
     other = Reweighted(**common, inference="type2")
     with pytest.raises(ConfigError, match="inference=type2: choose inference=type2 with its own"):
         MALA().check(other, 10)
-    with pytest.raises(ConfigError, match="at least thin, for one sample"):
+    with pytest.raises(ConfigError, match="at least thin=20"):
         MALA(iterations=10, thin=20)
     with pytest.raises(ConfigError, match=r"max_steps=1 is too few for a chain"):
         MALA().check_limit(1)

@@ -155,7 +155,7 @@ def test_a_posterior_carries_its_projection():
 
 
 def test_invalid_setups_are_refused():
-    with pytest.raises(ConfigError, match="num_outputs=0: a grid has at least one axis"):
+    with pytest.raises(ConfigError, match="num_outputs=0 must be at least 1"):
         LinearProjection(6, 0)
     with pytest.raises(ConfigError, match="num_outputs=4: a grid has one to three axes; additive"):
         build(LinearProjection(6, 4))

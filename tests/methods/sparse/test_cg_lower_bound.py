@@ -559,12 +559,12 @@ def test_invalid_setups_are_refused():
     with pytest.raises(ConfigError, match=r"dtype=float64"):
         CGLowerBound().check(model.float())
     for options, message in (
-        ({"epsilon": 0.0}, "epsilon=0.0 is in nats and must be positive"),
+        ({"epsilon": 0.0}, "epsilon=0.0 must be positive"),
         ({"max_iterations": 0}, "max_iterations=0 must be at least 1"),
         ({"product_dtype": "float16"}, "product_dtype=float16: expected one of float32, float64"),
         ({"refresh": "never"}, "refresh=never: expected one of evaluation, iteration"),
         ({"log_determinant": "exact"}, "log_determinant=exact: expected one of"),
-        ({"memory_budget": 0}, "memory_budget=0 is in bytes"),
+        ({"memory_budget": 0}, "memory_budget=0 must be positive"),
     ):
         made = CGLowerBound if {"refresh", "log_determinant"} & set(options) else AuxiliarySolver
         with pytest.raises(ConfigError, match=message):

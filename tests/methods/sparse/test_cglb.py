@@ -223,5 +223,5 @@ def test_invalid_setups_are_refused():
         CGLB(**common, variance="none")
     with pytest.raises(ConfigError, match=r"lanczos_rank=\S+ must be at least 1"):
         CGLB(**common, lanczos_rank=0)
-    with pytest.raises(ConfigError, match=r"epsilon=-1\.0 is in nats"):
+    with pytest.raises(ConfigError, match=r"epsilon=-1\.0 must be positive"):
         CGLB(**common, solver=AuxiliarySolver(epsilon=-1.0))

@@ -256,7 +256,7 @@ def test_invalid_setups_are_refused():
     x, y = data()
     with pytest.raises(ConfigError, match="reinitialise=-1 must be at least 0"):
         model(reinitialise=-1)
-    with pytest.raises(ConfigError, match=r"tolerance=.* is in nats and must be positive"):
+    with pytest.raises(ConfigError, match=r"tolerance=.* must be positive"):
         model(num_inducing="auto", tolerance=0.0)
     with pytest.raises(ConfigError, match="max_inducing=0 must be at least 1"):
         model(num_inducing="auto", max_inducing=0)

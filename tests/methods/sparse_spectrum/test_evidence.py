@@ -293,7 +293,7 @@ def test_invalid_arguments_are_refused():
     parts = {"mean": Constant(), "likelihood": Gaussian(), "num_inputs": 2}
     with pytest.raises(ConfigError, match="num_basis=5: every frequency has a cosine and a sine"):
         SSGP(kernel=rbf(), **parts, num_basis=5)
-    with pytest.raises(ConfigError, match="draws=0 of frequencies must be at least 1"):
+    with pytest.raises(ConfigError, match="draws=0 must be at least 1"):
         SSGP(kernel=rbf(), **parts, draws=0)
     with pytest.raises(ConfigError, match="those of an RBF kernel of all inputs, got Matern32"):
         VSSGP(kernel=Matern32(2), **parts)
@@ -301,7 +301,7 @@ def test_invalid_arguments_are_refused():
         SSGP(kernel=RBF(1, active_dims=[0]), **parts)
     with pytest.raises(ConfigError, match="RBF or Matern kernel of all inputs, got Periodic"):
         SSGP(kernel=Periodic(2), **parts)
-    with pytest.raises(ConfigError, match=r"std=0.0 above 0"):
+    with pytest.raises(ConfigError, match=r"std=0.0 must be positive"):
         VSSGP(kernel=rbf(), **parts, std=0.0)
     with pytest.raises(ConfigError, match="needs the Gaussian likelihood, got Bernoulli"):
         SSGP(kernel=rbf(), mean=Constant(), likelihood=Bernoulli(), num_inputs=2)

@@ -247,5 +247,5 @@ def test_auto_coefficient_is_the_regression_of_the_steps_before():
 def test_options_are_checked():
     with pytest.raises(ConfigError, match="coefficient"):
         QuadruplyStochasticELBO(num_data=4, coefficient="best")
-    with pytest.raises(ConfigError, match="negative"):
+    with pytest.raises(ConfigError, match="support_rows=-1 must be at least 0"):
         QuadruplyStochasticELBO(num_data=4, support_rows=-1)

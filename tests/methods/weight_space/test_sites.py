@@ -190,7 +190,7 @@ def test_likelihoods_without_such_sites_are_refused():
         check_site(Softmax(3))
     with pytest.raises(ConfigError, match="StudentT is not: its bound is Jensen's inequality"):
         check_site(StudentT())
-    with pytest.raises(ConfigError, match="site_passes=-1 at least 0"):
+    with pytest.raises(ConfigError, match="site_passes=-1 must be at least 0"):
         problem(site_passes=-1)
 
 

@@ -228,7 +228,7 @@ class _Allocations(TorchDispatchMode):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rows": 1}, "rows=1 and"),
+        ({"rows": 1}, "rows=1 must be at least 2"),
         ({"growth": 1.0}, "growth=1.0 above 1"),
         ({"growth": math.nan}, "growth=nan above 1"),
         ({"growth": math.inf}, "growth=inf above 1"),

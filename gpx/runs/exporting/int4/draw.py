@@ -25,6 +25,7 @@ from gpx.runs.exporting.int4.squares import SquareNetwork
 from gpx.runs.exporting.int4.waves import WaveFeatures
 from gpx.runs.exporting.torch_program import require_plain
 from gpx.runs.predictor import Predictor
+from gpx.tensor_checks import check_at_least
 
 
 def int4_predictor(predictor: Predictor, *, samples: int = 16, seed: int = 0) -> Int4Predictor:
@@ -49,8 +50,7 @@ def int4_predictor(predictor: Predictor, *, samples: int = 16, seed: int = 0) ->
     require_plain(predictor, "int4")
     if predictor.calibration is not None:
         raise ConfigError("format=int4 cannot hold calibrate=: train without it")
-    if samples < 1:
-        raise ConfigError(f"samples={samples}: expected at least 1")
+    check_at_least(1, samples=samples)
     posterior = copy.deepcopy(posterior).cpu()  # the generator of a GPU would give other draws
     drawn = posterior.sample_codes(samples, generator=torch.Generator().manual_seed(seed))
     if isinstance(posterior, DirectNetworkPosterior):
