@@ -15,7 +15,7 @@ from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian, NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.linalg import cholesky
-from gpx.methods.base.posterior import Marginals, Posterior, no_gradient
+from gpx.methods.base.posterior import Marginals, Posterior, no_gradient, sampled_functions
 
 CERTIFICATE = ("kl_upper_bound", "kl_tolerance", "certified")
 """Facts of a posterior that do not hold once it is conditioned on further rows."""
@@ -294,7 +294,7 @@ class Conditioned(JointLaw):
         gap = self.y - functions(self.x) - noise * self.noise.sqrt()
         weights = torch.cholesky_solve(gap.mT.to(factor), factor).mT
 
-        @torch.no_grad()
+        @sampled_functions(self)
         def paths(x: Tensor) -> Tensor:
             cross = self.base.covariance_between(seen, self.base.project(x))
             return functions(x) + (weights @ cross).to(x)

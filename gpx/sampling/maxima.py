@@ -149,11 +149,15 @@ def _gradient(
     """Values (num, r) and gradients (num, r, d) at x (num, r, d) of the unit box."""
     with torch.enable_grad():
         x = x.detach().requires_grad_(True)
-        values = evaluate_each(functions, lower + sides * x)
+        refused = NotAvailable(
+            "these sampled functions have no derivatives with respect to their inputs; use "
+            "only the best candidates, with steps=0 and more candidates"
+        )
+        try:
+            values = evaluate_each(functions, lower + sides * x)
+        except NotAvailable as error:
+            raise refused from error
         if not values.requires_grad:
-            raise NotAvailable(
-                "these sampled functions have no derivatives with respect to their inputs; use "
-                "only the best candidates, with steps=0 and more candidates"
-            )
+            raise refused
         (slope,) = torch.autograd.grad(values.sum(), x)
     return values.detach(), slope

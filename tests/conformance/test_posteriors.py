@@ -270,6 +270,19 @@ def test_sampled_paths_are_functions(conditioned, name):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_derivatives_of_sampled_paths_by_the_inputs_are_right_or_refused(conditioned, name):
+    _, posterior = conditioned(name)
+    paths = posterior.sample_paths(2, generator=torch.Generator().manual_seed(1))
+    if name in WITHOUT_DERIVATIVES:
+        with pytest.raises(NotAvailable, match="no gradient with respect to x"):
+            paths(inputs(3).requires_grad_())
+        return
+    for count in (3, 1):
+        derivatives.check(lambda x: (paths(x),), inputs(count))
+    assert all(parameter.grad is None for parameter in posterior.parameters())
+
+
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("more", [-1, 1])
 def test_sampled_paths_refuse_inputs_of_another_width(conditioned, name, more):
     """Random features of an isotropic kernel would be other functions of them."""

@@ -51,11 +51,13 @@ def test_what_is_found_is_not_below_the_candidates():
 
 
 def test_functions_without_derivatives_say_so():
-    model, x, y = public_models.prepared("QSGP")
+    model, x, y = public_models.prepared("GridGP")
     functions = model.condition(x, y).sample_paths(2, generator=torch.Generator().manual_seed(0))
     box = corners(public_models.INPUTS)
     with pytest.raises(NotAvailable, match=r"with steps=0 and more candidates"):
         maxima(functions, *box)
+    with pytest.raises(NotAvailable, match=r"with steps=0 and more candidates"):
+        maxima(lambda x: functions(x.detach()), *box)
     assert maxima(functions, *box, steps=0).x.shape == (2, public_models.INPUTS)
     with pytest.raises(ShapeError, match="a lower end below the upper one"):
         maxima(functions, box[1], box[0])

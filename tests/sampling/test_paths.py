@@ -5,7 +5,10 @@ import pytest
 import torch
 from draws import draws
 
-from gpx.kernels import RBF, Matern32
+from gpx.kernels import RBF, Matern32, Warped
+from gpx.likelihoods import Gaussian
+from gpx.means import Linear
+from gpx.models import ExactGP
 from gpx.sampling import Frequencies, evaluate_each, prior_functions
 
 DIFFERENTIABLE = (
@@ -52,3 +55,15 @@ def test_derivatives_are_those_of_finite_differences(name):
     assert not paths(inputs(3)).requires_grad  # of nothing that is held
     x = inputs(3).requires_grad_(True)
     assert torch.autograd.gradcheck(paths, (x,), eps=1e-6, atol=1e-5, rtol=1e-5)
+
+
+def test_derivatives_go_through_a_network_that_warps_the_inputs():
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+    model = ExactGP(kernel=Warped(RBF(2), network), mean=Linear(2), likelihood=Gaussian(0.1))
+    x = torch.randn(9, 2, generator=draws(2)).double()
+    paths = model.double().condition(x, x.sin().sum(1)).sample_paths(2, generator=draws())
+    own = torch.randn(2, 3, 2, generator=draws(4)).double()
+    for functions, at in ((paths, own[0]), (paths.each, own)):
+        at = at.detach().requires_grad_(True)
+        assert torch.autograd.gradcheck(functions, (at,), eps=1e-6, atol=1e-5, rtol=1e-5)

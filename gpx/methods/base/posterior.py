@@ -209,7 +209,8 @@ class Posterior(DataSized, ABC):
     def sample_paths(self, num: int, *, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
         """``num`` posterior functions as one callable: x (n, d) -> (num, n).
 
-        The callable returns values of the same functions at every call.
+        The callable returns values of the same functions at every call. For x that requires a
+        gradient they keep a graph, or the call raises NotAvailable.
 
         Raises:
             ConfigError: num < 1 (checked for every subclass).
@@ -234,7 +235,7 @@ def functions_by_blocks(
         mean: prior mean function, which is added; None: zero.
     """
 
-    @torch.no_grad()
+    @sampled_functions(posterior)
     def paths(x: Tensor) -> Tensor:
         _check_inputs(posterior, x)
         values, filled = x.new_empty(num, len(x)), 0
@@ -244,6 +245,35 @@ def functions_by_blocks(
         return values if mean is None else values.add_(mean(x))
 
     return paths
+
+
+def sampled_functions(
+    posterior: Posterior,
+) -> Callable[[Callable[[Tensor], Tensor]], Callable[[Tensor], Tensor]]:
+    """Let functions that ``sample_paths`` returns keep a graph only if x requires a gradient.
+
+    They raise NotAvailable if x does and their values carry none.
+    """
+
+    def decorate(functions: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        return functools.wraps(functions)(lambda x: values_of_functions(posterior, functions, x))
+
+    return decorate
+
+
+def values_of_functions(
+    posterior: Posterior, functions: Callable[[Tensor], Tensor], x: Tensor
+) -> Tensor:
+    """``functions(x)``, as ``sampled_functions`` has them."""
+    wanted = _wants_gradient(x)
+    with torch.set_grad_enabled(wanted):
+        found = functions(x)
+    if wanted and len(x) and not found.requires_grad:
+        raise NotAvailable(
+            f"{class_name(posterior)}: functions drawn from it carry no gradient with respect to "
+            "x; without need of one, give x.detach()"
+        )
+    return found
 
 
 def no_joint_law(posterior: Posterior) -> NotAvailable:

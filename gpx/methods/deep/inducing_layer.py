@@ -131,9 +131,7 @@ class InducingLayer(OutputLayer):
             1,
             generator=torch.Generator(x.device).manual_seed(int(seed)),
         )
-        with torch.no_grad():
-            drawn = values(x).mT
-        return drawn + self._offset(x)
+        return values(x).mT + self._offset(x)
 
     def sample(self, x: Tensor, num: int) -> Tensor:
         """As in ``OutputLayer``, at the cost of one pass."""

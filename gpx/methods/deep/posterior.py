@@ -17,7 +17,7 @@ from gpx.likelihoods.base import Likelihood, class_law
 from gpx.likelihoods.gaussian import NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.likelihoods.softmax import class_shares
-from gpx.methods.base.posterior import Marginals, Posterior
+from gpx.methods.base.posterior import Marginals, Posterior, sampled_functions
 from gpx.methods.deep.draws import draws_of, held, is_random, random_layers
 from gpx.methods.deep.inducing_layer import InducingLayer
 from gpx.methods.deep.layer import GPLayer
@@ -267,7 +267,7 @@ class NetworkPosterior(Posterior):
             self.num_samples, 2**20, (num,), generator=generator, device=generator.device
         ).tolist()
 
-        @torch.no_grad()
+        @sampled_functions(self)
         def paths(x: Tensor) -> Tensor:
             check_inputs(self, x, self.num_inputs)
             with self._passes():

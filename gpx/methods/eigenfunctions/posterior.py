@@ -82,15 +82,19 @@ class GRIEFPosterior(InDoublePrecision, Posterior):
         mean, variance = x.new_empty(x.shape[0]), x.new_empty(x.shape[0])
         functions = EigenfunctionPass(self.basis, self.modes, x)
         for rows in functions.blocks():
-            # the blocks of ``functions`` keep no graph
-            graph = torch.is_grad_enabled()
-            unit = self.basis.features(x[rows], self.modes) if graph else functions(rows)
+            unit = self._features(functions, x, rows)
             found, variance[rows] = self._of_weights.marginals(unit)
             mean[rows] = self.mean(x[rows]) + found
             if self.correction:
                 missed = (1.0 - unit.square().sum(0)).clamp_(min=0.0)
                 variance[rows] += self.basis.factors.outputscale.to(x.dtype) * missed
         return Marginals(mean, variance)
+
+    def _features(self, functions: EigenfunctionPass, x: Tensor, rows: slice) -> Tensor:
+        """Features (p, b) of a block of ``functions`` at x, with a graph where one is wanted."""
+        if torch.is_grad_enabled():  # the blocks of ``functions`` keep none
+            return self.basis.features(x[rows], self.modes)
+        return functions(rows)
 
     @torch.no_grad()
     def sample_paths(self, num: int, *, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
@@ -104,6 +108,9 @@ class GRIEFPosterior(InDoublePrecision, Posterior):
 
         def blocks(x: Tensor) -> Iterator[Tensor]:
             functions = EigenfunctionPass(self.basis, self.modes, x)
-            return (weights.to(x.dtype) @ functions(rows) for rows in functions.blocks())
+            return (
+                weights.to(x.dtype) @ self._features(functions, x, rows)
+                for rows in functions.blocks()
+            )
 
         return functions_by_blocks(self, num, blocks, self.mean)

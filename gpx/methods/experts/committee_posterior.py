@@ -11,7 +11,7 @@ from torch import Tensor
 from gpx.backends import row_chunks
 from gpx.errors import ConfigError
 from gpx.linalg import cholesky
-from gpx.methods.base.posterior import Marginals
+from gpx.methods.base.posterior import Marginals, values_of_functions
 from gpx.methods.experts.combination import Combination, CombinationRule, require_rule
 from gpx.methods.experts.evidence import CHOLESKY_HINT
 from gpx.methods.experts.members import CommunicationExpert, Members
@@ -145,7 +145,7 @@ class CommitteePosterior(ExpertsPosterior):
             predictions = members.predict(cross, at.marginals, at.prior)
             beta = combination.add(members.batch.experts, predictions)
             if visit is not None:
-                visit(members, cross, beta.sqrt() / predictions.variance)
+                visit(members, cross, _root(beta) / predictions.variance)
         return combination
 
     @torch.no_grad()
@@ -270,9 +270,11 @@ class CommitteePaths:
         white = self.communication.whiten(cross)
         return values - (self.white_values.mT @ white).view_as(values)
 
-    @torch.no_grad()
     def __call__(self, x: Tensor) -> Tensor:
         """Values (num, t) at x (t, d)."""
+        return values_of_functions(self.posterior, self._values, x)
+
+    def _values(self, x: Tensor) -> Tensor:
         found = x.new_empty(self.num, len(x))
         for rows in self.posterior.blocks(x, self.num * (len(self.posterior.sizes) + 1)):
             found[:, rows] = self._block(x[rows])
@@ -291,6 +293,14 @@ class CommitteePaths:
         combination = self.posterior.combine(x, add_deviations)
         result = combination.result()
         reference = combination.reference_weight.clamp(min=0.0) / combination.reference.variance
-        total = total + (reference / combination.reference.variance).sqrt() * functions[-1]
+        total = total + _root(reference / combination.reference.variance) * functions[-1]
         spread = (result.variance / (combination.precision + reference)).sqrt()
         return self.posterior.mean(x) + result.mean + spread * total
+
+
+def _root(weight: Tensor) -> Tensor:
+    """Square roots of weights from 0 on; their gradient is 0 where a weight is, and not infinite.
+
+    There a rule has clamped the weight, which stays 0 beside x.
+    """
+    return weight.clamp_min(torch.finfo(weight.dtype).tiny).sqrt()

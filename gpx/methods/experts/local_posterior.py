@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gpx.methods.base.posterior import Marginals
+from gpx.methods.base.posterior import Marginals, values_of_functions
 from gpx.methods.experts.parts import ExpertParts
 from gpx.methods.experts.posterior import ExpertsPosterior, RegionsPosterior
 from gpx.methods.experts.rows import ExpertRows
@@ -138,9 +138,11 @@ class ExpertPaths:
             self.weights[:, batch.rows[real]] = found[:, real]
         self.rows = rows
 
-    @torch.no_grad()
     def __call__(self, x: Tensor) -> Tensor:
         """Values (num, t) at x (t, d)."""
+        return values_of_functions(self.posterior, self._values, x)
+
+    def _values(self, x: Tensor) -> Tensor:
         found = x.new_empty(self.num, len(x))
         expert = self.choose_expert(x).expand(self.num, len(x))
         for k in torch.unique(expert).tolist():

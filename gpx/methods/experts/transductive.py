@@ -20,7 +20,7 @@ from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian, NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.means.base import Mean
-from gpx.methods.base.posterior import Marginals
+from gpx.methods.base.posterior import Marginals, sampled_functions
 from gpx.methods.experts.local_experts import LocalExperts, Sharing
 from gpx.methods.experts.local_posterior import expert_prior_functions
 from gpx.methods.experts.members import Members
@@ -199,7 +199,6 @@ class TransductivePosterior(RegionsPosterior):
         shape = num, len(self.inputs)
         noise = self.inputs.new_empty(shape).normal_(generator=generator)
 
-        @torch.no_grad()
         def block(x: Tensor, rows: Tensor) -> Tensor:
             members = self.members(x, rows)
             experts = members.batch.experts
@@ -219,7 +218,7 @@ class TransductivePosterior(RegionsPosterior):
             weights = torch.cholesky_solve(gap, members.factor)
             return start + torch.einsum("tms,tm->st", weights, cross.squeeze(2))
 
-        @torch.no_grad()
+        @sampled_functions(self)
         def paths(x: Tensor) -> Tensor:
             rows, found = self.neighbours(x), x.new_empty(num, len(x))
             for part in self.blocks(x):

@@ -15,7 +15,7 @@ from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import SolveReport, allowed_memory
 from gpx.means.base import Mean
-from gpx.methods.base.posterior import Marginals, Posterior
+from gpx.methods.base.posterior import Marginals, Posterior, sampled_functions
 from gpx.methods.grid.axes import (
     GRID_VECTORS,
     CartesianGrid,
@@ -301,7 +301,8 @@ class GridPosterior(Posterior):
         targets = self.residual.unsqueeze(1) - prior - self.likelihood.noise_variance.sqrt() * noise
         weights = weights + solve_gaps(system, targets, self.options).alpha
 
-        @torch.no_grad()
+        @sampled_functions(self)
+        @torch.no_grad()  # as in ``predict``
         def paths(x: Tensor) -> Tensor:
             points = self.at(x, system.rows.grid)
             if bool((points.reached & ~points.within).any()):

@@ -12,7 +12,7 @@ from gpx.backends import row_slices
 from gpx.kernels.base import Kernel
 from gpx.linalg.prepared import versions
 from gpx.means.base import Mean
-from gpx.methods.base.posterior import Marginals, Posterior
+from gpx.methods.base.posterior import Marginals, Posterior, sampled_functions
 from gpx.methods.nearest.nearness import Nearness, mean_variance
 from gpx.methods.nearest.seen_points import SeenPoints
 from gpx.methods.nearest.single_input import SingleInput
@@ -166,7 +166,7 @@ class NearestPosterior(Posterior):
         nugget = self.q_mean.new_empty(num, size).normal_(generator=generator)
         gap = u - prior(self.inducing) - jitter.sqrt() * nugget
 
-        @torch.no_grad()
+        @sampled_functions(self)
         def paths(x: Tensor) -> Tensor:
             points = self._points()
             near = points.nearest(x, self._count)

@@ -21,7 +21,7 @@ from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model
-from gpx.methods.base.posterior import Marginals
+from gpx.methods.base.posterior import Marginals, sampled_functions
 from gpx.methods.nearest.ordering import conditioning_groups
 from gpx.sampling import SHARED, Frequencies
 from gpx.tensor_checks import check_at_least
@@ -205,7 +205,7 @@ class VecchiaPosterior(GaussianPosterior):
         """
         prior, gap = self.prior_paths(num, generator, frequencies)
 
-        @torch.no_grad()
+        @sampled_functions(self)
         def paths(x: Tensor) -> Tensor:
             found, updates = self._conditional(x), x.new_empty(num, len(x))
             weights = found.weights.to(x)

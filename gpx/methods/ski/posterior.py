@@ -15,7 +15,7 @@ from gpx.kernels.base import Kernel
 from gpx.linalg import Prepared, SolveReport
 from gpx.linalg.interpolation import Boundary, Method, Outside
 from gpx.means.base import Mean
-from gpx.methods.base.posterior import Marginals, Posterior
+from gpx.methods.base.posterior import Marginals, Posterior, sampled_functions
 from gpx.methods.ski.additive import covariance_on
 from gpx.methods.ski.gathered import Gathered
 from gpx.methods.ski.grid import InterpolationGrid
@@ -275,7 +275,7 @@ class SKIPosterior(PlacedGrid, Posterior):
         turned = torch.linalg.solve_triangular(self.inner.mT, noise, upper=True)
         values = self.on_grid.unsqueeze(1) + self.part.expand(turned)
 
-        @torch.no_grad()
+        @sampled_functions(self)
         def paths(x: Tensor) -> Tensor:
             weights: Interpolation = self.grid.weights(self.projected(x), self.outside)
             return self.mean(x) + weights.matmul(values).mT.to(x.dtype)

@@ -17,7 +17,7 @@ from gpx.inference.joint_law import Projected
 from gpx.inference.nystrom import BlockStore
 from gpx.kernels.base import Kernel
 from gpx.means.base import Mean
-from gpx.methods.base.posterior import Marginals, no_gradient, no_joint_law
+from gpx.methods.base.posterior import Marginals, no_gradient, no_joint_law, sampled_functions
 from gpx.methods.sparse.residual_noise import BlockNoise
 from gpx.methods.sparse.sgpr_posterior import SGPRPosterior
 from gpx.operators import LowRankPlusDiagonal
@@ -264,7 +264,7 @@ class BlockPosterior(SGPRPosterior):
             priors.append(prior)
             inducing.append(torch.linalg.solve_triangular(self.factor.mT, low, upper=True).mT)
 
-        @torch.no_grad()
+        @sampled_functions(self)
         def paths(x: Tensor) -> Tensor:
             found = self.mean(x).expand(num, len(x)).clone()
             labels = self.regions.nearest(x)

@@ -11,7 +11,7 @@ from gpx.backends import row_slices
 from gpx.bases.base import Basis
 from gpx.bases.frozen import fixed_copy
 from gpx.linalg.memory import working_memory
-from gpx.methods.base.posterior import Marginals, Posterior
+from gpx.methods.base.posterior import Marginals, Posterior, sampled_functions
 from gpx.methods.base.trained_columns import TrainedColumns
 from gpx.methods.weight_space.block_diagonal import CellCovariance
 from gpx.methods.weight_space.cells import Cells
@@ -163,7 +163,7 @@ class QSGPPosterior(TrainedColumns, Posterior):
                 own = self.cells.read(table, cell)
                 self.cells.write(table, cell, own + deviation[:, path])
 
-        @torch.no_grad()
+        @sampled_functions(self)
         def paths(x: Tensor) -> Tensor:
             chunks = []
             for rows in x.split(ROW_CHUNK):

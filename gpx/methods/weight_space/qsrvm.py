@@ -19,7 +19,7 @@ from gpx.kernels.base import Kernel
 from gpx.likelihoods import Gaussian
 from gpx.linalg.triangular import inverse_lower
 from gpx.means.base import Mean
-from gpx.methods.base.posterior import Marginals, Posterior
+from gpx.methods.base.posterior import Marginals, Posterior, sampled_functions
 from gpx.methods.weight_space.chevron import ChevronWeights
 from gpx.methods.weight_space.group_solves import WeightGroup, group_system
 from gpx.methods.weight_space.mean_field import MeanFieldWeights
@@ -271,7 +271,7 @@ class RelevanceVectorPosterior(Posterior):
         noise = self.centres.new_empty(self.num_vectors, num).normal_(generator=generator)
         weights = self.weight_mean[:, None] + self.weight_root @ noise
 
-        @torch.no_grad()
+        @sampled_functions(self)
         def paths(x: Tensor) -> Tensor:
             return (self.kernel.evaluate(x, self.centres) @ weights).T
 
