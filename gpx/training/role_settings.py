@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 import inspect
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeGuard
 
 import torch
 
@@ -64,6 +64,11 @@ def _is_number(value: object) -> bool:
     return is_number(value) and 0.0 <= value < math.inf
 
 
+def _is_list(value: object) -> TypeGuard[Sequence[Any]]:
+    """Whether ``value`` is a list; those of configs are of a class of their own."""
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
 def require_number(option: str, value: object) -> None:
     """Raise ConfigError unless ``value`` is a finite number, 0 or more."""
     if not _is_number(value):
@@ -87,7 +92,7 @@ def _require_algorithm(option: str, setting: Mapping[str, Any]) -> None:
             )
         default = taken[name]
         if isinstance(default, tuple):
-            fits = isinstance(value, (list, tuple)) and len(value) == len(default)
+            fits = _is_list(value) and len(value) == len(default)
             fits, wanted = fits and all(map(_is_number, value)), f"a list of {len(default)} numbers"
         elif isinstance(default, bool) or default is None:
             fits, wanted = isinstance(value, bool) or value is default, "true or false"
@@ -107,7 +112,7 @@ def _require_options(option: str, value: object) -> None:
 
 
 def checked_groups(groups: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """A copy of the settings by role.
+    """A copy of the settings by role, with lists as tuples, which a checkpoint can hold.
 
     Raises:
         ConfigError: an invalid rate, algorithm, option of the algorithm, or ``freeze_steps``.
@@ -123,7 +128,10 @@ def checked_groups(groups: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[st
                 f"optimizer.groups.{role}.freeze_steps={_shown(freeze)}: expected a whole "
                 "number, 0 or more"
             )
-    return {role: dict(setting) for role, setting in groups.items()}
+    return {
+        role: {name: tuple(value) if _is_list(value) else value for name, value in setting.items()}
+        for role, setting in groups.items()
+    }
 
 
 def checked_schedule(schedule: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -3,6 +3,7 @@ from functools import partial
 import pytest
 import torch
 from claimed_cuda import claimed_cuda
+from omegaconf import OmegaConf
 from torch import nn
 
 import gpx
@@ -277,6 +278,15 @@ def test_a_wrong_option_of_a_group_is_one_sentence_before_any_step(setting, mess
     with pytest.raises(ConfigError, match=r"optimizer.groups.inducing\.") as caught:
         FirstOrder({"inducing": setting})
     assert message in str(caught.value)
+
+
+def test_a_list_of_a_config_is_an_option_that_a_checkpoint_can_hold():
+    groups = {"hyperparameters": {"lr": 0.1, "betas": [0.5, 0.9]}}
+    optimizer = FirstOrder(OmegaConf.create(groups))
+    optimizer.bind({"hyperparameters": [nn.Parameter(torch.zeros(1))]}, 3)
+    (group,) = optimizer.state_dict()["hyperparameters"]["param_groups"]
+    assert group["betas"] == (0.5, 0.9)
+    assert type(group["betas"]) is tuple
 
 
 def test_groups_that_move_nothing_or_belong_to_nothing_are_refused():
