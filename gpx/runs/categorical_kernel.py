@@ -100,8 +100,16 @@ def category_columns(coding: Coding) -> tuple[list[list[int]], list[int]]:
 def columns_of_kernel(config: DictConfig, data: Dataset) -> list[int]:
     """Indices of the inputs of the kernel that ``kernel=`` names.
 
-    With ``data.categories=kernel`` these are the inputs that are no categories, unless all are.
+    With a projection these are its outputs, and with ``data.categories=kernel`` the inputs that
+    are no categories, unless all are.
+
+    Args:
+        config: of the run, with ``facts``.
+        data: the rows that the run trains on.
     """
+    projected = OmegaConf.select(config, "approx.projection.num_outputs")
+    if isinstance(projected, int):
+        return list(range(projected))
     every = list(range(data.num_inputs))
     if config.data.get("categories") != KERNEL or data.coding is None:
         return every

@@ -148,7 +148,7 @@ def with_facts(config: DictConfig, data: Dataset, **chosen: str | None) -> DictC
     }
     if OmegaConf.is_dict(filled.get("kernel")):
         node: Any = OmegaConf.to_container(filled.kernel, resolve=False)
-        filled.kernel = with_terms_per_input(node, columns_of_kernel(config, data))
+        filled.kernel = with_terms_per_input(node, columns_of_kernel(filled, data))
     return filled
 
 

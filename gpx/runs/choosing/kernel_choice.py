@@ -134,7 +134,7 @@ def with_kernel_chosen(
     fitter, clock = fitter_on(order[:count]), _Clock(seconds)
     usual = FACTORING if grid else candidates_for(data.num_train, data.num_inputs)
     names = options["candidates"] or usual
-    columns = columns_of_kernel(config, data)
+    columns = columns_of_kernel(made, data)
     nodes = {name: with_terms_per_input(kernel_node(name, folders), columns) for name in names}
     say(f"kernel=auto: comparing on {len(fitter.y):,} rows: {', '.join(names)}")
     fits = [fitter.fit(name, nodes[name]) for name in clock.until(names)]
