@@ -92,6 +92,8 @@ class Trainer:
             DidNotConverge: the loss is not finite.
             ConfigError: the optimiser does not fit the objective.
         """
+        if objective.batching == "minibatch" and not objective.total:
+            objective.total = x.shape[0]
         optimizer.require_fit(model, objective, x.shape[0], self.config.max_steps)
         session = Session(
             self.config,

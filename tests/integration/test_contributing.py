@@ -21,7 +21,7 @@ PREDICT = ["run=out", "input=new.csv", "output=predictions.csv"]
 def write_files(folder):
     """The files of the page."""
     files = re.findall(r"<!-- file: (\S+) -->\n```\w+\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len(files) == 19
+    assert len(files) == 21
     for name, text in files:
         target = folder / "my_research" / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -56,8 +56,12 @@ def own(tmp_path, monkeypatch):
             "approx.num_inducing=40 trainer.max_steps=150",
             "spread_out,isotropic",
         ),
+        (
+            "approx=svgp objective=predictive approx.num_inducing=40 trainer.max_steps=150",
+            "predictive",
+        ),
     ],
-    ids=["basis", "approximation and mean", "likelihood", "selector and family"],
+    ids=["basis", "approximation and mean", "likelihood", "selector and family", "mini-batches"],
 )
 def test_parts_of_the_page(train_py, tmp_path, own, options, trust):
     train = ["--config-dir", "my_research/configs", "data=spiral", "hydra.run.dir=out"]

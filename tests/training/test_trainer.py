@@ -63,6 +63,16 @@ class SampledSquares(Squares):
         return len(X)
 
 
+class Estimate(Objective):
+    """Of one's own, from mini-batches: it counts the rows by ``num_data``."""
+
+    batching = "minibatch"
+
+    def evidence(self, model, x, y, *, generator=None):
+        fit = -((y - model.slope * x[:, 0]) ** 2).mean()
+        return Evidence(self.num_data(x) * (fit - 1.0), "unbiased")
+
+
 class Quartic(Squares):
     """Whose minimum a quasi-Newton method nears step by step."""
 
@@ -122,6 +132,13 @@ def test_minibatches_full_batches_and_quasi_newton_find_the_slope(tmp_path):
         assert slope == pytest.approx(3.0, abs=1e-3)
         assert result.steps <= 40
         assert started == [1]
+
+
+def test_a_mini_batch_objective_of_ones_own_is_told_the_number_of_rows(tmp_path):
+    watcher, objective = Watcher(), Estimate()
+    fit(tmp_path, objective, sgd(), watcher)
+    assert objective.num_data(X[:10]) == len(X)
+    assert watcher.seen[-1].evidence_per_point == pytest.approx(-1.0, abs=1e-4)
 
 
 def test_monitors_see_logged_steps_and_metrics_at_intervals(tmp_path):

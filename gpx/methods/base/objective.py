@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -91,6 +92,10 @@ class Objective(DataSized, Generic[ModelT], ABC):
     methods used, which any model may have; a class restricts the objective to its subclasses.
     State of a stochastic estimator (control variates, support points) lives in buffers of the
     objective, so that checkpoints contain it.
+
+    With ``batching = "minibatch"`` the evidence of a batch is an estimate of that of all n points:
+    a sum over its rows counts ``self.num_data(x) / len(x)`` times. A run tells an objective n; in a
+    loop of your own set ``total``.
     """
 
     batching: ClassVar[Batching] = "full"
@@ -112,7 +117,11 @@ class Objective(DataSized, Generic[ModelT], ABC):
     objectives find them in the batch (``evidence_of``)."""
 
     total: int = 0
-    """n, in mini-batch objectives; 0: the rows of x."""
+    """n, in mini-batch objectives; 0: the rows of x, until a run sets it."""
+    elbo: ClassVar[bool] = False
+    """Whether it is the evidence lower bound, for which the best q(u) is known where noise is
+    Gaussian. Models that predict with this q (``refit``) predict with the trained one otherwise.
+    False in a subclass that overrides ``evidence`` and does not say so itself."""
     shared: ClassVar[Literal["batch", "evidence"] | None] = None
     """How several processes share the work (``gpx.linalg.processes``). ``batch``: the evidence of a
     batch is the mean of those of its parts, without random draws or state, and each process takes
@@ -127,6 +136,8 @@ class Objective(DataSized, Generic[ModelT], ABC):
         for method in ("evidence", "full_evidence"):
             guard(cls, method, _check_evidence)
         _require_batch(cls)
+        if "evidence" in vars(cls) and "elbo" not in vars(cls):
+            cls.elbo = False
 
     @abstractmethod
     def evidence(
@@ -248,12 +259,19 @@ class Objective(DataSized, Generic[ModelT], ABC):
         return False
 
     def for_prediction(self, model: ModelT, x: Tensor, y: Tensor) -> ModelT:
-        """The model to predict with, given all training data. Default: ``model`` itself.
+        """The model to predict with, given all training data.
 
         An objective that does not determine every hyperparameter (such as the scale of variances)
         sets the others in a copy, so that training can continue from ``model``.
+
+        Default: ``model`` itself; if it would predict with the best q(u) of the evidence lower
+        bound (``refit``) and was trained by something else, a copy that predicts with its own.
         """
-        return model
+        if self.elbo or not getattr(model, "refit", False):
+            return model
+        trained: Any = copy.copy(model)
+        trained.refit = False
+        return cast(ModelT, trained)
 
     def forward(
         self, model: ModelT, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None

@@ -62,6 +62,7 @@ class SampledELBO(Objective[Sampled]):
     batching = "minibatch"
     kind = "unbiased"
     takes_row_noise = True
+    elbo = True
     models = (Sampled,)
     made_for = "DeepGP"
 

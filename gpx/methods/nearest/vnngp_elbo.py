@@ -57,6 +57,7 @@ class VNNGPELBO(StepCount, Objective[ByRows]):
     takes_row_noise = True
     fixed_shapes = True
     needs_rows = True
+    elbo = True
     models = (ByRows,)
     made_for = "VNNGP"
 

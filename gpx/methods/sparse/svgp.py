@@ -89,7 +89,8 @@ class SVGP(Model):
             approximation from ``LAPLACE_ROWS`` rows; otherwise q(v) starts at the prior.
         refit: with Gaussian noise, ``condition`` uses the optimal q(v) at the trained Z and
             hyperparameters (one more pass over the data), whose bound is never below that of the
-            trained q(v); otherwise it uses the trained q(v).
+            trained q(v); otherwise it uses the trained q(v), as runs do whose objective is not the
+            evidence lower bound (``Objective.elbo``).
         jitter: on K_zz, relative to its mean diagonal; larger ones are tried on failure and
             reported.
 

@@ -44,6 +44,7 @@ class SVGPELBO(Objective[Variational]):
     streams = True
     kind = "unbiased"
     fixed_shapes = True
+    elbo = True
     shared = "batch"
     takes_row_noise = True
     takes_missing_targets = True

@@ -21,6 +21,7 @@ from gpx.likelihoods import (
 from gpx.means import Constant, Zero
 from gpx.methods.sparse.svgp_elbo import SVGPELBO
 from gpx.models import SVGP
+from gpx.objectives import Evidence, SampledELBO
 
 
 def _inputs(n, d=2, seed=0):
@@ -138,6 +139,33 @@ def test_the_posterior_says_whether_q_was_refitted():
         assert model.condition(x, y.sign()).facts() == {"variational_distribution": said}
         # one read back from a file is made by the model and says the same
         assert model.new_posterior().facts() == {"variational_distribution": said}
+
+
+class Tempered(SVGPELBO):
+    """No evidence lower bound, though it is made of one."""
+
+    def evidence(self, model, x, y, *, generator=None):
+        found = super().evidence(model, x, y)
+        return Evidence(found.value - 4.0 * found.parts["complexity"], "estimate")
+
+
+class Renamed(SVGPELBO):
+    """The bound itself."""
+
+
+def test_what_another_objective_trained_is_predicted_with_its_own_q():
+    x, y = _regression()
+    model = _model()
+    model.initialise(x, y, generator=draws())
+    _randomise(model)
+    own, best = model.marginals(x).mean.detach(), model.condition(x, y).predict(x).mean
+    assert float((own - best).abs().max()) > 0.1
+    trained = Tempered(len(x)).for_prediction(model, x, y).condition(x, y)
+    torch.testing.assert_close(trained.predict(x).mean, own)
+    assert trained.facts() == {"variational_distribution": "as trained"}
+    for objective in (SVGPELBO, SampledELBO, Renamed):
+        assert objective(len(x)).for_prediction(model, x, y) is model
+    assert model.refit
 
 
 @pytest.mark.parametrize("family", [FullCholesky, MeanField])
