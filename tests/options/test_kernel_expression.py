@@ -129,6 +129,7 @@ def test_a_kernel_per_input_is_a_sum_over_the_inputs_with_its_variance(tmp_path)
 @pytest.mark.parametrize("outputs", [1, 2])
 def test_a_kernel_per_input_of_a_projection_has_a_term_for_each_of_its_outputs(outputs, tmp_path):
     options = ("approx=ski", "projection=unit", f"approx.projection.num_outputs={outputs}")
+    options += ("approx.variance=quadratic_form", "approx.grid_size=10")
     kernel = trained_kernel(tmp_path / "run", *options, "kernel='rbf per input'", num_inputs=4)
     assert [list(term.active_dims) for term in kernel.kernels] == [[0], [1]][:outputs]
 
