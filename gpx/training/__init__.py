@@ -1,5 +1,7 @@
 """Training: optimisers, where hyperparameters start, the loop and its checkpoints."""
 
+from gpx.methods.base.batch import Batch
+from gpx.methods.base.optimizer import Optimizer, Session
 from gpx.methods.base.own_steps import OwnSteps
 from gpx.methods.classification.elliptical_slice import EllipticalSlice
 from gpx.methods.direct.ascent import CoordinateAscent
@@ -11,6 +13,7 @@ from gpx.methods.weight_space.inducing_steps import InducingSteps
 from gpx.methods.weight_space.relevance_steps import RelevanceSteps
 from gpx.methods.weight_space.stochastic_block_steps import StochasticBlockSteps
 from gpx.options.config import TrainerConfig
+from gpx.sampling.batches import batch_order
 from gpx.training.first_order import FirstOrder
 from gpx.training.initialisation import ConstantInitialisation, Initialisation, SubsetInitialisation
 from gpx.training.lbfgsb import LBFGSB
@@ -22,6 +25,7 @@ from gpx.training.trainer import Trainer
 __all__ = [
     "LBFGSB",
     "MALA",
+    "Batch",
     "BlockSteps",
     "ConstantInitialisation",
     "CoordinateAscent",
@@ -32,13 +36,16 @@ __all__ = [
     "Initialisation",
     "Monitor",
     "NeighbourInitialisation",
+    "Optimizer",
     "OwnSteps",
     "ParsimoniousInitialisation",
     "Progress",
     "RelevanceSteps",
     "RelevanceVectors",
+    "Session",
     "StochasticBlockSteps",
     "SubsetInitialisation",
     "Trainer",
     "TrainerConfig",
+    "batch_order",
 ]

@@ -21,7 +21,7 @@ PREDICT = ["run=out", "input=new.csv", "output=predictions.csv"]
 def write_files(folder):
     """The files of the page."""
     files = re.findall(r"<!-- file: (\S+) -->\n```\w+\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len(files) == 21
+    assert len(files) == 23
     for name, text in files:
         target = folder / "my_research" / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -60,8 +60,20 @@ def own(tmp_path, monkeypatch):
             "approx=svgp objective=predictive approx.num_inducing=40 trainer.max_steps=150",
             "predictive",
         ),
+        (
+            "approx=svgp optimizer=sharpness_aware approx.refit=false approx.num_inducing=40 "
+            "trainer.max_steps=150",
+            "sharpness_aware",
+        ),
     ],
-    ids=["basis", "approximation and mean", "likelihood", "selector and family", "mini-batches"],
+    ids=[
+        "basis",
+        "approximation and mean",
+        "likelihood",
+        "selector and family",
+        "mini-batches",
+        "optimiser",
+    ],
 )
 def test_parts_of_the_page(train_py, tmp_path, own, options, trust):
     train = ["--config-dir", "my_research/configs", "data=spiral", "hydra.run.dir=out"]
@@ -72,6 +84,22 @@ def test_parts_of_the_page(train_py, tmp_path, own, options, trust):
     (tmp_path / "new.csv").write_text("east,north\n1,2\n")
     predict([*PREDICT, f"trust={trust},spiral"])
     assert (tmp_path / "predictions.csv").exists()
+
+
+def test_a_stopped_run_of_the_optimiser_of_the_page_ends_as_it_would_have(train_py, tmp_path, own):
+    approach = "approx=svgp approx.num_inducing=10 approx.refit=false optimizer=sharpness_aware"
+    few = "init=constants trainer.figures=false trainer.baselines=false data=spiral"
+    options = ["--config-dir", "my_research/configs", *approach.split(), *few.split()]
+    for folder, steps in (("whole", 6), ("cut", 3)):
+        status, err = train_py(*options, f"hydra.run.dir={folder}", f"trainer.max_steps={steps}")
+        assert status == 0, err
+    trust = "trust=sharpness_aware,spiral"
+    status, err = train_py("resume=cut", trust, "trainer.max_steps=6")
+    assert status == 0, err
+    whole, cut = (
+        json.loads((tmp_path / folder / "metrics.json").read_text()) for folder in ("whole", "cut")
+    )
+    assert cut["test.mnlp"] == whole["test.mnlp"]
 
 
 def test_the_approximation_of_the_page_is_the_exact_process_of_its_prior(own):

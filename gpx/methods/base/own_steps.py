@@ -21,19 +21,27 @@ PREPARATION_SHARE = 0.5
 class OwnSteps(Optimizer, Generic[ModelT]):
     """Steps made for one kind of model: block solves, proposals of a chain, basis selection.
 
+    A subclass writes ``bind``, ``step``, ``state_dict`` and ``load_state_dict``; everything else
+    has a default. It may set the class attributes ``unit``, ``purpose`` and ``model_type``, and
+    ``takes_priors = True`` if it minimises ``session.objective.loss``, which includes priors of
+    hyperparameters. CONTRIBUTING.md has an example.
+
     The order of calls: ``check`` and ``check_limit``; then, in ``run``, ``load_state_dict`` if the
     run is resumed, ``bind``, ``max_steps``, ``step`` until that many are done or ``converged``,
     ``release``; at last ``final_evidence``.
     """
 
-    unit: ClassVar[str]
+    unit: ClassVar[str] = "steps"
     """What a step is called in messages (plural)."""
-    purpose: ClassVar[str]
-    """What the steps do to which models, as the predicate of an error message."""
-    model_type: type[ModelT]
+    purpose: ClassVar[str] = ""
+    """What the steps do to which models, as the predicate of an error message; empty: that they
+    train models of ``model_type``."""
+    model_type: type[ModelT] = Model  # type: ignore[assignment]
     """Class of the models that these steps train."""
     model: ModelT
     """The model they are bound to."""
+    session: Session
+    """The run, from ``bind`` on: its ``objective``, ``batch_size`` and so on."""
     converged = False
     """Whether the steps have converged; only steps that solve to a tolerance set it."""
     restored = False
@@ -53,6 +61,7 @@ class OwnSteps(Optimizer, Generic[ModelT]):
         if session.pending:
             self.load_state_dict(session.pending)
         assert isinstance(session.model, self.model_type)  # ``check`` has passed
+        self.session = session
         out_of_time = warned = False
         try:  # what ``bind`` freezes before it fails is released as well
             self.bind(session.model, session.x, session.seed)
@@ -63,7 +72,8 @@ class OwnSteps(Optimizer, Generic[ModelT]):
                         session.step, session.x, session.y, generator=session.generator
                     )
                     session.step += 1
-                    loss = float(-evidence.value / session.objective.num_data(session.x))
+                    value = evidence.value.detach()
+                    loss = float(-value / session.objective.num_data(session.x))
                     session.require_finite(loss, evidence.parts)
                 if session.log_due(last=self.converged):
                     session.report(loss, evidence.parts, self.learning_rates(session.step - 1))
@@ -107,13 +117,19 @@ class OwnSteps(Optimizer, Generic[ModelT]):
         generator: torch.Generator,
     ) -> Evidence:
         """As in ``Optimizer``, from ``final_evidence``."""
-        return self.final_evidence(x, y, generator=generator)
+        found = self.final_evidence(x, y, generator=generator)
+        if found is not None:
+            return found
+        return super().evidence_at_end(
+            model, objective, x, y, batch_size=batch_size, generator=generator
+        )
 
     def check(self, model: Model, num_data: int) -> None:
         """Raise ConfigError if the steps do not support ``model`` or the number of rows."""
         if not isinstance(model, self.model_type):
+            purpose = self.purpose or f"trains {self.model_type.__name__} models"
             raise ConfigError(
-                f"optimizer={type(self).__name__}() {self.purpose}, got {type(model).__name__}; "
+                f"optimizer={type(self).__name__}() {purpose}, got {type(model).__name__}; "
                 "choose another optimizer="
             )
         self.check_fit(model, num_data)
@@ -155,7 +171,7 @@ class OwnSteps(Optimizer, Generic[ModelT]):
 
     @abstractmethod
     def step(self, step: int, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:
-        """Make one step and return the evidence afterwards.
+        """Make one step and return the evidence afterwards, or that which the step was made for.
 
         Args:
             step: number of the step, from 0.
@@ -163,9 +179,14 @@ class OwnSteps(Optimizer, Generic[ModelT]):
             generator: for random draws.
         """
 
-    @abstractmethod
-    def final_evidence(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:
-        """The evidence after the last step for all data x (n, d), y (n,), with its facts."""
+    def final_evidence(
+        self, x: Tensor, y: Tensor, *, generator: torch.Generator
+    ) -> Evidence | None:
+        """The evidence after the last step for all data x (n, d), y (n,), with its facts.
+
+        Default: None, for that of the run's objective (``Objective.full_evidence``).
+        """
+        return None
 
     def freeze(self, model: ModelT) -> None:
         """Turn gradients of ``model`` off until ``release``; called by ``bind``."""

@@ -3,13 +3,15 @@
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from gpx.errors import ConfigError
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
 from gpx.methods.base.own_steps import OwnSteps
-from gpx.models import SGPR
+from gpx.models import SGPR, ExactGP
+from gpx.objectives import ExactMLL
 from gpx.training import (
     MALA,
     BlockSteps,
@@ -17,6 +19,8 @@ from gpx.training import (
     RelevanceSteps,
     RelevanceVectors,
     StochasticBlockSteps,
+    Trainer,
+    TrainerConfig,
 )
 
 KINDS = (BlockSteps, StochasticBlockSteps, InducingSteps, MALA, RelevanceSteps, RelevanceVectors)
@@ -65,3 +69,54 @@ def test_a_start_that_fails_leaves_parameters_trainable():
     with pytest.raises(MemoryError):
         Failing().run(session)
     assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+class Descent(OwnSteps):
+    """Steps along the gradient of the run's objective; only what has no default is written."""
+
+    def bind(self, model, x, seed):
+        self.model = model
+
+    def step(self, step, x, y, *, generator):
+        objective = self.session.objective
+        evidence = objective.evidence(self.model, x, y)
+        loss = objective.loss(evidence, self.model, x)
+        parameters = list(self.model.parameters())
+        for p, slope in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+            p.data -= 0.1 * slope
+        return evidence
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+
+@pytest.mark.filterwarnings("error:Converting a tensor")
+def test_steps_of_ones_own_need_four_methods(tmp_path):
+    """The evidence they return may have its graph; the end's is that of the run's objective."""
+    model = ExactGP(kernel=RBF(), mean=Zero(), likelihood=Gaussian()).double()
+    x = torch.linspace(0.0, 3.0, 20).double()[:, None]
+    y = x[:, 0].sin()
+    objective, steps = ExactMLL(), Descent()
+    start = objective.evidence(model, x, y).value.item()
+    trainer = Trainer(TrainerConfig(max_steps=3), 0, tmp_path / "c.pt")
+    result = trainer.fit(model, objective, steps, x, y, dict, lambda watch: None)
+    assert result.reason == "3 steps done"
+    end = objective.evidence(model, x, y).value.item()
+    assert end > start
+    draws = torch.Generator()
+    at_end = steps.evidence_at_end(model, objective, x, y, batch_size=20, generator=draws)
+    assert at_end.value.item() == end
+
+
+def test_a_model_of_another_kind_is_refused_without_a_purpose_in_words():
+    class OfExact(Descent):
+        model_type = ExactGP
+
+    model = SGPR(kernel=RBF(), mean=Zero(), likelihood=Gaussian(), num_inputs=1, num_inducing=2)
+    with pytest.raises(
+        ConfigError, match=r"^optimizer=OfExact\(\) trains ExactGP models, got SGPR"
+    ):
+        OfExact().check(model, 10)
