@@ -16,6 +16,8 @@ from gpx.options.composition import composed
 from gpx.runs import RunFolder, run
 
 ROOT = Path(__file__).resolve().parents[2]
+HANGING = 600
+"""Seconds after which a process counts as hanging, however busy the machine is."""
 QUIET = ("figures=false", "baselines=false", "tensorboard=false", "quiet=true")
 COMMON = ["data=npz", "init=constants", *(f"trainer.{option}" for option in QUIET)]
 CASES = {
@@ -90,7 +92,7 @@ def test_two_processes_find_what_one_finds(tmp_path, common):
     script = tmp_path / "shared.py"
     script.write_text(SCRIPT)
     started = torchrun(script, tmp_path / "shared", json.dumps(options))
-    _, errors = started.communicate(timeout=300)
+    _, errors = started.communicate(timeout=HANGING)
     assert started.returncode == 0, errors
     for name, case in options.items():
         alone = run(composed(case), RunFolder(tmp_path / "alone" / name))
@@ -100,23 +102,43 @@ def test_two_processes_find_what_one_finds(tmp_path, common):
             assert shared[key] == pytest.approx(alone[key], rel=tolerance), (name, key)
 
 
+STOPPED = """
+import time
+import gpx.commands.train as command
+from gpx.training.session import Session
+
+save = Session.save
+
+def save_and_wait(session):
+    found = save(session)
+    while session.guard.received is None:  # torchrun passes the signal on to every process
+        time.sleep(0.01)
+    return found
+
+Session.save = save_and_wait
+command.main()
+"""
+
+
 def test_a_shared_run_stops_and_goes_on_in_one_folder(tmp_path, common):
-    folder = tmp_path / "run"
+    script, folder = tmp_path / "train.py", tmp_path / "runs" / "run"
+    script.write_text(STOPPED)
     options = [*CASES["sgpr"], *common, "trainer.max_steps=100000", "optimizer.ftol=0"]
     options += ["trainer.eval_every=0", "optimizer.gtol=0", "trainer.checkpoint_seconds=0"]
-    started = torchrun(ROOT / "train.py", *options, f"hydra.run.dir={folder}")
-    deadline = time.monotonic() + 120
-    while not (folder / "checkpoint.pt").exists() and started.poll() is None:
+    started = torchrun(script, *options, f"hydra.run.dir={folder}")
+    deadline = time.monotonic() + HANGING
+    while not (folder / "checkpoint.pt").exists():
         assert time.monotonic() < deadline
+        assert started.poll() is None, started.communicate()[1]
         time.sleep(0.1)
     started.send_signal(signal.SIGTERM)
-    started.communicate(timeout=120)
+    started.communicate(timeout=HANGING)
     assert not (folder / "metrics.json").exists()
-    assert [p.name for p in tmp_path.iterdir()] == ["run"]  # no second process made one
+    assert [p.name for p in folder.parent.iterdir()] == ["run"]  # no second process made one
     config = (folder / "config.yaml").read_text()
     (folder / "config.yaml").write_text(config.replace("max_steps: 100000", "max_steps: 3"))
     resumed = torchrun(ROOT / "train.py", f"resume={folder}")
-    _, errors = resumed.communicate(timeout=120)
+    _, errors = resumed.communicate(timeout=HANGING)
     assert resumed.returncode == 0, errors
     assert json.loads((folder / "metrics.json").read_text())["train.steps"] >= 3
 
@@ -141,7 +163,7 @@ def test_methods_that_share_nothing_say_so(tmp_path, common):
     script = tmp_path / "train.py"
     script.write_text(SLOW_TO_SPEAK)
     started = torchrun(script, "approx=qsgp", *common, f"hydra.run.dir={tmp_path / 'run'}")
-    _, errors = started.communicate(timeout=120)
+    _, errors = started.communicate(timeout=HANGING)
     assert started.returncode != 0
     said = [line for line in errors.splitlines() if line.startswith("error:")]
     assert len(said) == 1, errors
@@ -153,7 +175,7 @@ def test_what_the_first_process_refuses_is_said_once_and_ends_the_other(tmp_path
     (tmp_path / "config.yaml").write_text("")
     (tmp_path / "checkpoint.pt").write_text("")
     started = torchrun(ROOT / "train.py", *CASES["sgpr"], *common, f"hydra.run.dir={tmp_path}")
-    _, errors = started.communicate(timeout=120)
+    _, errors = started.communicate(timeout=HANGING)
     assert started.returncode != 0
     assert len([line for line in errors.splitlines() if line.startswith("error:")]) == 1
     assert "already holds a run" in errors

@@ -3,11 +3,11 @@
 import copy
 import pickle
 import random
-import re
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -28,6 +28,7 @@ from gpx.objectives import ExactMLL
 from gpx.runs import resume
 from gpx.runs.folder import RunFolder
 from gpx.runs.given_data import given_data
+from gpx.training import ConstantInitialisation
 
 QUICK = ("approx=sgpr", "approx.num_inducing=15", "trainer.max_steps=5", "init=constants")
 QUICK += ("trainer.figures=false", "trainer.tensorboard=false", "trainer.device=cpu")
@@ -73,28 +74,25 @@ def test_a_chain_without_samples_says_that_it_outlasts_its_seconds(tmp_path, cap
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    "options",
     [
-        (("approx=grief", "kernel=rbf"), "its start took .* of them and is always finished"),
-        (
-            ("approx=reweighted", "kernel=rbf", "inference=type2"),
-            "its start took|a step is always finished",
-        ),
-        (
-            ("approx=elliptical_slice", "kernel=rbf", "optimizer.burn_in=2", "optimizer.thin=1"),
-            "a step is always finished|its start",
-        ),
+        ("approx=grief", "kernel=rbf"),
+        ("approx=reweighted", "kernel=rbf", "inference=type2"),
+        ("approx=elliptical_slice", "kernel=rbf", "optimizer.burn_in=2", "optimizer.thin=1"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*the largest R-hat")
-def test_more_seconds_than_the_budget_are_said(options, words, capsys):
+def test_more_seconds_than_the_budget_are_said(options, capsys, monkeypatch):
+    clock, late = time.perf_counter, []
+    monkeypatch.setattr(time, "perf_counter", lambda: clock() + 1e6 * len(late))
+    monkeypatch.setattr(ConstantInitialisation, "__call__", lambda *_, **__: late.append(1))
     x = np.linspace(-1.0, 1.0, 30)[:, None]
     y = (x[:, 0] > 0) * 1.0 if "elliptical" in options[0] else np.sin(5.0 * x[:, 0])
     limits = ("trainer.budget=1e-6", "data.test_fraction=0", "trainer.max_steps=12", *QUICK[3:])
     gpx.fit(x, y, *options, *limits, keep=False)
     said = capsys.readouterr().err
     assert said.count("seconds, above trainer.budget=1e-06: ") == 1
-    assert re.search(words, said)
+    assert "its start took 1e+06 of them and is always finished" in said
 
 
 def test_a_table_in_the_place_of_an_option_is_answered_with_how_to_name_it(arrays):

@@ -386,9 +386,13 @@ def test_rates_fall_to_their_end_in_the_last_of_the_budget(tmp_path, a_second_a_
     assert rates == sorted(rates, reverse=True)
 
 
-def test_one_step_is_made_whatever_the_budget(tmp_path, a_second_a_look):
-    _, result, _ = fit(tmp_path, Squares(), sgd(), max_steps=9, budget=0.5)
+def test_one_step_is_made_whatever_the_budget_and_said(tmp_path, a_second_a_look):
+    said, config = [], TrainerConfig(max_steps=9, budget=0.5)
+    trainer = Trainer(config, 0, tmp_path / "c.pt", say=said.append)
+    result = trainer.fit(Line(), Squares(), sgd(), X, Y, dict, lambda watch: None)
     assert result.steps == 1
+    told = "above trainer.budget=0.5: at least one step is taken, and a step is always finished"
+    assert [told in line for line in said if line.startswith("note: ")] == [True]
 
 
 def test_a_run_goes_on_with_a_generator_of_another_kind_of_device(tmp_path):
