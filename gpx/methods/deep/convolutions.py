@@ -129,10 +129,9 @@ class ResponseNorm(nn.LocalResponseNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         """(n, c, h, w) -> the same."""
-        channels = input.shape[1]
-        place = torch.arange(channels, device=input.device)
-        near = (place.unsqueeze(1) - place).abs() <= self.size // 2
-        band = (self.alpha / self.size) * near.to(input.dtype).view(channels, channels, 1, 1)
+        channels, reach = input.shape[1], self.size // 2
+        near = input.new_full((channels, channels), self.alpha / self.size)
+        band = near.tril_(reach).triu_(-reach).view(channels, channels, 1, 1)
         root = functional.conv2d(input.square(), band, input.new_full((channels,), self.k)).rsqrt()
         return input * (root * root.sqrt())
 
