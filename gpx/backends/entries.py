@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
@@ -112,14 +113,54 @@ def in_double(module: Any, function: Callable[..., T], *args: Any) -> T:
     """``function(module, *args)`` with the module's parameters and buffers in float64.
 
     Differentiable in the parameters. A module in float64 is taken as it is; of any other, only the
-    modules that hold tensors are copied, as in ``call_with``. The caller converts ``args``.
-
-    Not within ``cached_parameters``: constrained parameters that were read before keep their values
-    and dtype there, and those first read in the call stay in float64 until the end of the context.
+    modules that hold tensors are copied, as in ``call_with``. The caller converts ``args``. Within
+    ``cached_parameters`` nothing is read from the cache or added to it.
     """
-    held = itertools.chain(module.named_parameters(), module.named_buffers())
-    wide = {n: t.double() for n, t in held if t.is_floating_point() and t.dtype != torch.float64}
-    return call_with(module, wide, function, *args) if wide else function(module, *args)
+    wide = {name: tensor.double() for name, tensor in _lower_precision(module)}
+    if not wide:
+        return function(module, *args)
+    with _no_cached_parameters():
+        return call_with(module, wide, function, *args)
+
+
+def at_precision_of(x: Tensor, module: Any, function: Callable[..., T]) -> T:
+    """``function(module)`` at inputs x, whose dtype may be float64 where the module has float32.
+
+    Sums and products of both dtypes are float64, but torch refuses matrix products of them. Where
+    it does, the function is called again with the module ``in_double``.
+
+    Args:
+        x: the inputs that ``function`` uses.
+        module: a kernel or a part of one.
+        function: not called twice unless it raised RuntimeError.
+    """
+    if x.dtype != torch.float64:
+        return function(module)
+    try:
+        return function(module)
+    except RuntimeError as refused:
+        again = not isinstance(refused, torch.OutOfMemoryError)
+        if not again or next(_lower_precision(module), None) is None:
+            raise
+    return in_double(module, function)
+
+
+def _lower_precision(module: Any) -> Iterator[tuple[str, Tensor]]:
+    """Parameters and buffers, by name, that are floating-point numbers but not float64."""
+    for name, tensor in itertools.chain(module.named_parameters(), module.named_buffers()):
+        if tensor.is_floating_point() and tensor.dtype != torch.float64:
+            yield name, tensor
+
+
+@contextmanager
+def _no_cached_parameters() -> Iterator[None]:
+    """Suspend ``cached_parameters``: it holds values in the dtype in which they were first read."""
+    enabled = parametrize._cache_enabled
+    parametrize._cache_enabled = 0
+    try:
+        yield
+    finally:
+        parametrize._cache_enabled = enabled
 
 
 def _with_tensors(

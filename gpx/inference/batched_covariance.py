@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gpx.backends.entries import at_precision_of
 from gpx.kernels.base import Kernel
 from gpx.kernels.fused import Profile, stationary_covariance
 from gpx.kernels.stationary import Stationary
@@ -26,6 +27,10 @@ def batched_covariances(kernel: Kernel, left: Tensor, right: Tensor | None = Non
     Cost: b p q kernel entries, in one pass over memory for kernels with a ``fused_profile``;
     kernels that are not a function of distances take d times the memory.
     """
+    return at_precision_of(left, kernel, lambda own: _batched_covariances(own, left, right))
+
+
+def _batched_covariances(kernel: Kernel, left: Tensor, right: Tensor | None) -> Tensor:
     if fused_profile(kernel) is not None:
         assert isinstance(kernel, Stationary)
         z1 = coordinates(kernel, left)

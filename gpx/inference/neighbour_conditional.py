@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from gpx.backends import row_slices
+from gpx.backends.entries import at_precision_of
 from gpx.inference.batched_covariance import batched_covariances
 from gpx.inference.local_gaussian import conditionals, prior_divergence
 from gpx.inference.neighbour_likelihood import CHUNK_BYTES, noisy_factor
@@ -41,7 +42,7 @@ def near_coordinates(kernel: Kernel, x: Tensor) -> Tensor:
     their lengthscales. x itself for a kernel without such a part.
     """
     with torch.no_grad():
-        found = _coordinates(kernel, x)
+        found = at_precision_of(x, kernel, lambda own: _coordinates(own, x))
         return torch.cat(found, 1) if found else x
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gpx.backends import DEFAULT_BUDGET, BackendName, RadialPart, RadialProfile, TileSource
+from gpx.backends.entries import at_precision_of
 from gpx.constructed import Constructed
 from gpx.errors import ConfigError, NoSpectrum, ShapeError, class_name
 from gpx.kernels.tiles import EvaluatedTiles
@@ -97,15 +98,23 @@ class Kernel(Constructed, ABC):
 
     @abstractmethod
     def covariance(self, x1: Tensor, x2: Tensor) -> Tensor:
-        """Written by the subclass: k at all pairs, (n1, d) and (n2, d) -> (n1, n2).
+        """Written by the subclass: k at all pairs, (n1, d) and (n2, d) -> (n1, n2), a dense tensor.
 
         Columns are already selected. ``x1 is x2`` holds when the square matrix of one set of inputs
         is asked for, which lets a kernel make its diagonal exact.
+
+        Inputs may be float64 in a float32 model: matrices without noise on the diagonal, such as
+        K_zz of inducing points, are evaluated in float64. Where torch refuses to mix both, as in
+        matrix products, the method is called again with parameters and buffers in float64; tensors
+        that are neither need ``.to(x1)``.
         """
 
     @abstractmethod
     def variance(self, x: Tensor) -> Tensor:
-        """Written by the subclass: k(x, x) at each row, (n, d) -> (n,); columns are selected."""
+        """Written by the subclass: k(x, x) at each row, (n, d) -> (n,); columns are selected.
+
+        Inputs may be float64 in a float32 model, as in ``covariance``.
+        """
 
     def evaluate(self, x1: Tensor, x2: Tensor | None = None) -> Tensor:
         """Dense kernel matrix, differentiable in the parameters and in both inputs.
@@ -119,6 +128,7 @@ class Kernel(Constructed, ABC):
 
         Raises:
             ShapeError: inputs are not matrices, or lack columns.
+            ConfigError: ``covariance`` gives something other than a tensor.
 
         Cost: O(n1 n2 d) time, O(n1 n2) memory.
         """
@@ -128,7 +138,14 @@ class Kernel(Constructed, ABC):
                 f"kernel inputs have {rows.shape[1]} and {columns.shape[1]} columns; "
                 "both must have the same number"
             )
-        return self.covariance(rows, columns)
+        found = at_precision_of(rows, self, lambda kernel: kernel.covariance(rows, columns))
+        if not isinstance(found, Tensor):
+            raise ConfigError(
+                f"{self.name}.covariance gave a {type(found).__name__}, and kernels write dense "
+                "tensors (n1, n2): return found.to_dense() of an operator; matrices whose "
+                "structure solves should use are built from gpx.operators, without a kernel"
+            )
+        return found
 
     def pairs(self, x1: Tensor, x2: Tensor) -> Tensor:
         """k(x1_i, x2_i) of corresponding rows: (n, d) and (n, d) -> (n,), differentiable.
@@ -150,7 +167,8 @@ class Kernel(Constructed, ABC):
 
         Raises ShapeError as ``evaluate`` does. Cost: O(n d) time and memory or less.
         """
-        return self.variance(self._select(x))
+        rows = self._select(x)
+        return at_precision_of(rows, self, lambda kernel: kernel.variance(rows))
 
     def __call__(
         self,

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gpx.backends import TileSource
+from gpx.backends.entries import at_precision_of
 from gpx.constraints import positive_parameter
 from gpx.constructed import Constructed
 from gpx.errors import ShapeError
@@ -45,12 +46,12 @@ class Warped(Kernel):
 
     def covariance(self, x1: Tensor, x2: Tensor) -> Tensor:
         """As in ``Kernel``."""
-        first = self.warp(x1)
-        return self.kernel.evaluate(first, first if x2 is x1 else self.warp(x2))
+        first = self._map(x1)
+        return self.kernel.evaluate(first, first if x2 is x1 else self._map(x2))
 
     def variance(self, x: Tensor) -> Tensor:
         """As in ``Kernel``."""
-        return self.kernel.diagonal(self.warp(x))
+        return self.kernel.diagonal(self._map(x))
 
     def pairs(self, x1: Tensor, x2: Tensor) -> Tensor:
         """As in ``Kernel``, at the cost of k_1's."""
@@ -58,8 +59,10 @@ class Warped(Kernel):
 
     def warped(self, x: Tensor) -> Tensor:
         """g of the active columns: (n, d) -> (n, q)."""
-        found: Tensor = self.warp(self._select(x))
-        return found
+        return self._map(self._select(x))
+
+    def _map(self, x: Tensor) -> Tensor:
+        return at_precision_of(x, self.warp, lambda warp: warp(x))
 
     def tiles(self, x1: Tensor, x2: Tensor | None = None) -> TileSource:
         """As in ``Kernel``: k_1's tiles at the transformed inputs, computed once."""

@@ -27,7 +27,8 @@ class Prepared:
     compute again. No value is ever compared, so there is no host synchronisation.
 
     One result is kept per name: two operators that share a ``Prepared`` but not their tensors
-    replace each other's. Results carry no gradient.
+    replace each other's. Results carry no gradient. Tensors without a storage of their own (sparse
+    ones) and those made in inference mode cannot be recognised, so theirs are computed every time.
     """
 
     def __init__(self) -> None:
@@ -35,7 +36,8 @@ class Prepared:
 
     def get(self, name: str, sources: Sequence[Tensor], build: Callable[[], T]) -> T:
         """``build()``, or its stored result if it was last called for these ``sources``."""
-        if any(t.is_inference() for t in sources):  # they have no version counter
+        # no version counter, or no address
+        if any(t.is_inference() or t.layout != torch.strided for t in sources):
             return build()
         key = [(t.data_ptr(), t._version, t.shape, t.stride(), t.dtype, t.device) for t in sources]
         found = self._kept.get(name)

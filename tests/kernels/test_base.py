@@ -1,9 +1,19 @@
 """What the base class of kernels does for a kernel that writes two methods only."""
 
+import copy
+
 import pytest
 import torch
+from torch import nn
+from torch.nn.utils import parametrize
 
-from gpx.kernels import Kernel
+from gpx.constraints import positive_parameter
+from gpx.errors import ConfigError
+from gpx.inference.batched_covariance import batched_covariances
+from gpx.inference.neighbour_conditional import near_coordinates
+from gpx.kernels import RBF, Kernel, Stationary, Warped
+from gpx.kernels.warped import LinearWarp
+from gpx.operators import DenseMatrix
 
 
 class Waves(Kernel):
@@ -46,3 +56,99 @@ def test_a_kernel_that_gives_no_matrix_is_not_taken_for_one_of_pairs():
     x, z = torch.randn(2, 5, 3, dtype=torch.float64)
     with pytest.raises(IndexError):
         Rows().pairs(x, z)
+
+
+class Lines(Kernel):
+    """sum_q w_q cos(2 pi f_q . (x - x')), by matrix products with parameters."""
+
+    def __init__(self):
+        super().__init__()
+        self.frequencies = nn.Parameter(torch.tensor([[0.3, -0.2], [0.1, 0.4], [-0.5, 0.2]]))
+        positive_parameter(self, "weights", [0.2, 0.3, 0.5])
+
+    def features(self, x):
+        angles = 2.0 * torch.pi * x @ self.frequencies.mT
+        return torch.cat([angles.cos(), angles.sin()], 1) * self.weights.sqrt().repeat(2)
+
+    def covariance(self, x1, x2):
+        return self.features(x1) @ self.features(x2).mT
+
+    def variance(self, x):
+        return self.features(x).square().sum(1)
+
+
+class Turned(Stationary):
+    """RBF of coordinates turned by a learned matrix."""
+
+    def __init__(self):
+        super().__init__()
+        self.turn = nn.Parameter(torch.tensor([[1.0, 0.3], [-0.2, 0.8]]))
+
+    def coordinates(self, x):
+        return x @ self.turn
+
+    def of_squared_distance(self, r2):
+        return (-0.5 * r2).exp()
+
+
+MATRIX_PRODUCTS = {
+    "covariance": Lines,
+    "sum": lambda: RBF() + 2.0 * Lines(),
+    "coordinates": Turned,
+    "warp": lambda: Warped(RBF(), LinearWarp(2)),
+    "network": lambda: Warped(RBF(), nn.Sequential(nn.Linear(2, 3), nn.Tanh())),
+}
+
+
+@pytest.mark.parametrize("make", MATRIX_PRODUCTS.values(), ids=MATRIX_PRODUCTS)
+def test_matrix_products_of_float32_parameters_take_float64_inputs(make):
+    torch.manual_seed(0)
+    kernel = make()
+    wide = copy.deepcopy(kernel).double()
+    x, z = torch.randn(2, 6, 2, dtype=torch.float64)
+    for function in (
+        lambda k: k.evaluate(x),
+        lambda k: k.evaluate(x, z),
+        lambda k: k.diagonal(x),
+        lambda k: batched_covariances(k, x[None], z[None]),
+        lambda k: near_coordinates(k, x),
+    ):
+        found, want = function(kernel), function(wide)
+        torch.testing.assert_close(found.double(), want, rtol=3e-7, atol=3e-7)
+    part = next(kernel.parameters())
+    (slope,) = torch.autograd.grad(kernel.evaluate(x, z).square().sum(), part)
+    (expected,) = torch.autograd.grad(
+        wide.evaluate(x, z).square().sum(), next(wide.parameters()), allow_unused=True
+    )
+    torch.testing.assert_close(slope, expected.float(), rtol=1e-5, atol=1e-6)
+
+
+def test_float64_inputs_find_no_float32_values_in_the_cache_of_parameters():
+    kernel, x = Lines(), torch.randn(5, 2, dtype=torch.float64)
+    with parametrize.cached():
+        narrow = kernel.evaluate(x.float())
+        wide = kernel.evaluate(x)
+        assert torch.equal(kernel.evaluate(x.float()), narrow)
+    assert wide.dtype == torch.float64
+    assert torch.equal(wide, kernel.evaluate(x))
+
+
+def test_an_error_of_a_float64_kernel_is_raised_as_it_is():
+    class Broken(Waves):
+        def covariance(self, x1, x2):
+            self.calls += 1
+            raise RuntimeError("of its own")
+
+    kernel = Broken()
+    with pytest.raises(RuntimeError, match="of its own"):
+        kernel.evaluate(torch.zeros(2, 1, dtype=torch.float64))
+    assert kernel.calls == 1
+
+
+def test_a_covariance_that_is_an_operator_is_refused_with_what_to_return():
+    class AsOperator(Waves):
+        def covariance(self, x1, x2):
+            return DenseMatrix(super().covariance(x1, x2))
+
+    with pytest.raises(ConfigError, match=r"AsOperator.covariance gave a DenseMatrix.*to_dense"):
+        AsOperator().evaluate(torch.zeros(2, 1))

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from draws import draw, spd
+from linear_operator.operators import LinearOperator
 
 from gpx.errors import DTypeError, NotPositiveDefinite, ShapeError
 from gpx.operators import Kronecker, KroneckerPlusDiagonal
@@ -28,6 +29,34 @@ def test_the_decomposition_is_kept_until_a_tensor_changes(decompositions):
     found = operator.solve(right)
     assert len(decompositions) == 4
     torch.testing.assert_close(found, torch.linalg.solve(operator.to_dense(), right))
+
+
+class OwnSparse(LinearOperator):
+    """A symmetric matrix held as a sparse tensor."""
+
+    def __init__(self, matrix):
+        super().__init__(matrix)
+        self.matrix = matrix
+
+    def _matmul(self, right):
+        return torch.sparse.mm(self.matrix, right)
+
+    def _size(self):
+        return self.matrix.shape
+
+    def _transpose_nonbatch(self):
+        return self
+
+
+def test_a_factor_may_hold_a_sparse_tensor():
+    whole, right = spd(4), draw(12, 2)
+    sparse, noise = OwnSparse(whole.to_sparse()), torch.tensor([0.3], dtype=torch.float64)
+    found = KroneckerPlusDiagonal(Kronecker(sparse, spd(3, 1)), noise)
+    dense = KroneckerPlusDiagonal(Kronecker(whole, spd(3, 1)), noise)
+    torch.testing.assert_close(found.solve(right), dense.solve(right))
+    sparse.matrix.mul_(2.0)  # of which a kept decomposition would know nothing
+    whole.mul_(2.0)
+    torch.testing.assert_close(found.solve(right), dense.solve(right))
 
 
 def test_a_gradient_uses_the_kept_decomposition(decompositions):

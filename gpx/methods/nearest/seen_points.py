@@ -75,7 +75,7 @@ class SeenPoints:
         """Indices (b, count) of the points nearest to inputs x (b, d). Cost: b M d, or a tree's."""
         x = x.detach()  # which points are nearest has no derivative
         if self.search is None:
-            return nearest_inducing(self.kernel, self.z, x, count, self.rule)
+            return nearest_inducing(self.kernel, self.z.double(), x.double(), count, self.rule)
         return self.search(self.coordinates(x.double()).to(self.z), count)
 
     def conditionals(self, x: Tensor, near: Tensor) -> tuple[Tensor, Tensor]:
