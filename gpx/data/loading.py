@@ -56,7 +56,8 @@ def load(source: DataSource, *, task: Task, order: Sequence[str] | None = None) 
     input_names, unscaled = table.input_names, table.labels
     if coding is not None:
         coding, inputs = coding.fitted(table.x, train, table.where)
-        input_names, unscaled = coding.input_names, coding.unscaled
+        input_names = coding.input_names
+        unscaled = (*coding.unscaled, *(i for c in table.labels for i in coding.spans[c][1]))
     x, y = torch.from_numpy(inputs), torch.from_numpy(targets)
     train_x, train_y = x[torch.from_numpy(train)], y[torch.from_numpy(train)]
     test_x, test_y = x[torch.from_numpy(test)], y[torch.from_numpy(test)]

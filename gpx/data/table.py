@@ -37,7 +37,8 @@ class Table:
         checksums: SHA-256 by file name, for the record of a run.
         input_unit: number that all inputs are divided by instead of standardising them (pixels that
             are rarely non-zero would become very large); None: inputs are standardised.
-        labels: indices of input columns that are never scaled (numbers of outputs on a grid).
+        labels: indices of columns of x that are never scaled (numbers of outputs on a grid, or of
+            tasks).
 
     Raises:
         DataError: shapes do not agree, there are no rows or no inputs, or a value is not finite.

@@ -641,6 +641,16 @@ def test_gaps_in_an_array(arrays, tmp_path):
     assert not [name for name in dropped.metrics if name.startswith(("test.", "baseline."))]
 
 
+def test_numbers_of_tasks_reach_a_kernel_as_they_are_in_training_and_after(tmp_path):
+    x = np.stack([np.linspace(-2.0, 2.0, 40), np.arange(40.0) % 3], axis=1)
+    exact = ("approx=exact", *QUICK[2:])
+    fitted = gpx.fit(x, x[:, 0], *exact, "data.unscaled=[1]", folder=tmp_path / "run")
+    assert set(fitted.model.posterior.inputs[:, 1].tolist()) == {0.0, 1.0, 2.0}
+    loaded = gpx.load(fitted.folder)
+    assert loaded.scaler.transform_inputs(torch.tensor([[0.0, 7.0]]))[0, 1] == 7.0
+    np.testing.assert_array_equal(loaded.predict(x).mean, fitted.predict(x).mean)
+
+
 def test_frames_of_pandas(tmp_path):
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(

@@ -38,22 +38,40 @@ def find_column(layout: Layout, column: Choice) -> int:
     Raises:
         DataError: no such column; names the nearest.
     """
-    if layout.header_line and str(column) in layout.names:
-        return layout.names.index(str(column))
-    if isinstance(column, int) or str(column).lstrip("-").isdigit():
-        index = int(column)
-        if -layout.width <= index < layout.width:
-            return index % layout.width
-        raise DataError(
-            f"{layout.path} has {layout.width} columns and no column number {index}; expected "
-            f"{-layout.width} to {layout.width - 1} (counting from 0) or a name"
-        )
-    if not layout.header_line:
-        raise DataError(
-            f"{layout.path} has no column names, so {column!r} cannot be found; give a number, 0 "
-            f"to {layout.width - 1}"
-        )
-    return named_column(layout.names, str(column), str(layout.path))
+    if layout.header_line:
+        return find_named_column(layout.names, column, str(layout.path))
+    if _is_number(column):
+        return _numbered_column(layout.width, int(column), str(layout.path))
+    raise DataError(
+        f"{layout.path} has no column names, so {column!r} cannot be found; give a number, 0 "
+        f"to {layout.width - 1}"
+    )
+
+
+def find_named_column(names: Sequence[str], column: Choice, where: str) -> int:
+    """``find_column`` among columns that have names.
+
+    Args:
+        names: of all columns.
+        column: name or number.
+        where: file or data set, for error messages.
+    """
+    if str(column) in names or not _is_number(column):
+        return named_column(names, str(column), where)
+    return _numbered_column(len(names), int(column), where)
+
+
+def _is_number(column: Choice) -> bool:
+    return isinstance(column, int) or column.lstrip("-").isdigit()
+
+
+def _numbered_column(width: int, index: int, where: str) -> int:
+    if -width <= index < width:
+        return index % width
+    raise DataError(
+        f"{where} has {width} columns and no column number {index}; expected {-width} to "
+        f"{width - 1} (counting from 0) or a name"
+    )
 
 
 def as_list(columns: Choice | Sequence[Choice]) -> list[Choice]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gpx.data.columns.choice import named_column
 from gpx.data.columns.coding import CodedColumn, Coding
 from gpx.data.columns.column import HINT, UNSEEN, Column, column_of
 from gpx.data.columns.frame import Frame
@@ -26,12 +27,14 @@ class ColumnOptions:
         policies: a ``Coding`` without columns.
         categories, dates: names of the columns that hold these; None: found from their values.
         date_format: of dates that are not in ISO 8601, as for ``datetime.strptime``.
+        unscaled: names of the inputs that are not standardised.
     """
 
     policies: Coding
     categories: tuple[str, ...] | None = None
     dates: tuple[str, ...] | None = None
     date_format: str | None = None
+    unscaled: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in set(self.categories or ()) & set(self.dates or ()):
@@ -127,6 +130,7 @@ def table_of(
         target_name=", ".join(names),
         target_names=names if several else (),
         class_names=classes,
+        labels=_unscaled(rows.inputs, options),
         coding=coding if needed else None,
         test_masks=test_masks,
         noise=noise[:, 0] if noise.size else None,
@@ -134,6 +138,12 @@ def table_of(
         notes=notes,
         **about,
     )
+
+
+def _unscaled(inputs: Frame, options: ColumnOptions) -> tuple[int, ...]:
+    """Places of the inputs that are not standardised."""
+    why = " among its inputs, which unscaled= needs"
+    return tuple(named_column(inputs.names, name, inputs.where, why) for name in options.unscaled)
 
 
 def _numbers(

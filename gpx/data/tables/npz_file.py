@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from gpx.data.archive import ANY, read_array
-from gpx.data.columns.choice import as_list, named_column, require_different
+from gpx.data.columns.choice import (
+    Choice,
+    as_list,
+    find_named_column,
+    named_column,
+    require_different,
+)
 from gpx.data.columns.coding import Coding, Missing, Unseen
 from gpx.data.columns.column import Values
 from gpx.data.columns.frame import Frame, places, plain_values
@@ -40,6 +47,7 @@ class NPZFile(DataSource):
             of observations that each row stands for; as for ``TableFile``.
         missing, categories, dates, date_format, unseen, max_categories, target_transform: as for
             ``TableFile``, with columns by name; NaN, NaT and empty texts are missing values.
+        unscaled: as for ``TableFile``; numbers count the input columns from 0.
     """
 
     def __init__(
@@ -64,6 +72,7 @@ class NPZFile(DataSource):
         noise: str | None = None,
         weights: str | None = None,
         target_transform: str | None = None,
+        unscaled: Choice | Sequence[Choice] | None = None,
     ) -> None:
         super().__init__(split, test_fraction, root, split_seed)
         self.path = path
@@ -74,6 +83,7 @@ class NPZFile(DataSource):
         self.target_name = target_name
         self.noise, self.weights = noise, weights
         self.target_transform = target_transform
+        self.unscaled = [] if unscaled is None else as_list(unscaled)
         self.target_names = None if target_names is None else tuple(map(str, target_names))
         self.options = ColumnOptions(
             Coding((), missing, unseen, None, noise, max_categories),
@@ -108,10 +118,11 @@ class NPZFile(DataSource):
             for option, array in (("noise", self.noise), ("weights", self.weights))
             if array is not None
         }
+        chosen = [find_named_column(inputs.names, column, str(path)) for column in self.unscaled]
         return table_of(
             GivenRows(inputs, targets, **further),
             None,
-            self.options,
+            replace(self.options, unscaled=tuple(inputs.names[place] for place in chosen)),
             name=path.stem,
             test_masks=self._masks(path),
             origin=str(path),

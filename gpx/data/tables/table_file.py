@@ -57,6 +57,8 @@ class TableFile(DataSource):
             variance is divided by it.
         target_transform: transform through which the target is modelled: ``log``, ``boxcox``,
             ``quantile`` or None; see ``gpx.data.target_transform.TargetTransform``.
+        unscaled: names or numbers of inputs that are not standardised, such as numbers of tasks
+            that a kernel counts with.
 
     Raises:
         ConfigError: invalid or contradictory options.
@@ -83,6 +85,7 @@ class TableFile(DataSource):
         noise: Choice | None = None,
         weights: Choice | None = None,
         target_transform: str | None = None,
+        unscaled: Choice | Sequence[Choice] | None = None,
     ) -> None:
         super().__init__(split, test_fraction, root, split_seed)
         self.path = path
@@ -96,6 +99,7 @@ class TableFile(DataSource):
         self.dates = None if dates == AUTO else as_list(dates)
         self.id, self.noise, self.weights = id, noise, weights
         self.target_transform = target_transform
+        self.unscaled = [] if unscaled is None else as_list(unscaled)
         self.date_format = date_format
         self.policies = Coding((), missing, unseen, max_categories=max_categories)
 
@@ -177,7 +181,13 @@ class TableFile(DataSource):
             identifier=layout.names[roles["id"][0]] if "id" in roles else None,
             noise=layout.names[roles["noise"][0]] if "noise" in roles else None,
         )
-        return ColumnOptions(policies, named(self.categories), named(self.dates), self.date_format)
+        return ColumnOptions(
+            policies,
+            named(self.categories),
+            named(self.dates),
+            self.date_format,
+            named(self.unscaled) or (),
+        )
 
     def _rows(
         self,

@@ -39,6 +39,15 @@ def test_archive_with_test_rows(tmp_path: Path) -> None:
         NPZFile(str(path), test="short").table()
 
 
+@pytest.mark.parametrize("column", ["x2", 1, [-1]])
+def test_inputs_of_an_archive_may_stay_unscaled(tmp_path: Path, column) -> None:
+    path = tmp_path / "rows.npz"
+    np.savez(path, x=np.arange(20.0).reshape(10, 2) % 7, y=np.arange(10.0))
+    assert NPZFile(str(path), unscaled=column).table().labels == (1,)
+    with pytest.raises(DataError, match="has 2 columns and no column number 2; expected -2 to 1"):
+        NPZFile(str(path), unscaled=2).table()
+
+
 def test_archive_faults(tmp_path: Path) -> None:
     path = tmp_path / "rows.npz"
     np.savez(path, x=np.ones((3, 2)), y=np.ones(4), words=np.array(["a", "b", "c"]))

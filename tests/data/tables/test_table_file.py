@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from gpx.data import CSVFile, load
 from gpx.errors import ConfigError, DataError
@@ -71,6 +72,25 @@ def test_numbers_can_be_categories(tmp_path: Path) -> None:
 
 
 GAPS = "a,c,y\n1,red,1\n,green,2\n3,,3\n4,red,\n5,green,5\n6,red,6\n"
+
+
+@pytest.mark.parametrize("missing", ["refuse", "mean"])
+@pytest.mark.parametrize("column", ["task", 1, [-2]])
+def test_columns_that_are_named_reach_the_model_as_they_are(tmp_path, column, missing) -> None:
+    rows = "".join(f"{'rb'[i % 2]},{i % 3},{i / 7}\n" for i in range(20))
+    path = write(tmp_path, "colour,task,y\n" + rows)
+    data = load(CSVFile(path, unscaled=column, missing=missing), task="regression")
+    place = data.input_names.index("task")
+    assert sorted(set(data.train_x[:, place].tolist())) == [0.0, 1.0, 2.0]
+    again = data.scaler.transform_inputs(torch.tensor([[0.0] * place + [7.0]]))
+    assert again[0, place] == 7.0
+
+
+def test_a_column_to_leave_as_it_is_must_be_an_input(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no column 'quality' among its inputs, which unscaled="):
+        CSVFile(write(tmp_path, ROWS), id="name", unscaled="quality").table()
+    with pytest.raises(DataError, match="no column 'sise'; nearest there: size"):
+        CSVFile(write(tmp_path, ROWS), unscaled="sise").table()
 
 
 def test_missing_values_are_refused(tmp_path: Path) -> None:
