@@ -33,6 +33,7 @@ from gpx.runs.prediction import ClassPrediction, Prediction
 from gpx.runs.predictor import Predictor
 from gpx.runs.run import run
 from gpx.sampling.seeds import global_randomness
+from gpx.training.progress import Monitor, check_monitors
 
 ARRAYS_FILE = "arrays.npz"
 """File of the given arrays in the run folder, so that the run can be resumed and repeated."""
@@ -108,6 +109,7 @@ def fit(
     folder: str | Path | None = None,
     quiet: bool = False,
     keep: bool = True,
+    monitors: Sequence[Monitor] = (),
     **choices: str | float | Sequence[str],
 ) -> Fitted:
     """Train a model on arrays.
@@ -157,6 +159,9 @@ def fit(
         keep: False: leave no run folder behind, so that nothing is drawn (``trainer.figures`` and
             ``trainer.tensorboard`` are off unless asked for); the result still predicts and can be
             pickled.
+        monitors: objects that receive progress and test metrics during training and may end it
+            (``gpx.training.Monitor``). The run folder does not record them: give them to
+            ``gpx.runs.resume(folder, monitors=...)``, too.
         choices: options whose names have no dot: ``approx="sgpr"`` is ``"approx=sgpr"``, ``seed=1``
             is ``"seed=1"``, ``fixed=["kernel.period"]`` is ``"fixed=[kernel.period]"``.
 
@@ -177,6 +182,7 @@ def fit(
         raise ConfigError(
             f"keep=False and folder={folder} contradict each other: leave one of them out"
         )
+    check_monitors(monitors)
     given = given_data(x, y, test=test, noise=noise, weights=weights)
     options = (*options, *_as_options(choices, options))
     for option in options:
@@ -206,11 +212,12 @@ def fit(
     if keep:
         started = datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f")
         target = RunFolder(Path("outputs", "arrays", started) if folder is None else folder)
-        return _trained(given, y, options, modules, fixed, target)
+        return _trained(given, y, options, modules, fixed, target, monitors)
     options = ("trainer.figures=false", "trainer.tensorboard=false", *options)
     with TemporaryDirectory(prefix="gpx-") as temporary:
         target = RunFolder(temporary)
-        return _trained(given, y, options, modules, fixed, target)._replace(folder=None)
+        fitted = _trained(given, y, options, modules, fixed, target, monitors)
+        return fitted._replace(folder=None)
 
 
 def _as_options(choices: Mapping[str, object], options: Sequence[str]) -> list[str]:
@@ -266,6 +273,7 @@ def _trained(
     modules: Mapping[str, dict[str, Any]],
     fixed: Sequence[str],
     target: RunFolder,
+    monitors: Sequence[Monitor],
 ) -> Fitted:
     """Train in a run folder; the end of ``fit``.
 
@@ -276,6 +284,7 @@ def _trained(
         modules: config nodes by group.
         fixed: names of their parameters that are fixed, as in the option of that name.
         target: run folder, new or empty.
+        monitors: receive progress.
     """
     if target.path.exists() and not target.path.is_dir():
         raise ConfigError(f"folder={target.path} is a file: choose another folder=")
@@ -313,7 +322,7 @@ def _trained(
                 f"{error.filename or target.path}: {error.strerror or error}; choose another "
                 "folder="
             ) from error
-        metrics = run(config, target, compose)
+        metrics = run(config, target, compose, monitors=monitors)
     except BaseException as error:
         if isinstance(error, GPXError):  # the caller knows nothing of the file
             error.args = (str(error).replace(str(path), "the data set"), *error.args[1:])

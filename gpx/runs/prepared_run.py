@@ -47,6 +47,7 @@ from gpx.runs.watching.console import Console
 from gpx.runs.watching.loggers import Logger, require_loggers
 from gpx.training.device import DTYPES, configure_torch
 from gpx.training.launched import require_shared
+from gpx.training.progress import Monitor
 
 OUTLIER_DISTANCE = 10.0
 """A target farther than this many interdecile ranges from the median is reported as an outlier."""
@@ -73,6 +74,7 @@ class PreparedRun:
     held_out: tuple[Tensor, Tensor] | None = None
     origin: dict[str, Any] = field(default_factory=dict)
     loggers: list[Logger] = field(default_factory=list)
+    monitors: list[Monitor] = field(default_factory=list)
 
     def with_option_names(self, text: str) -> str:
         """A message of model, objective or optimiser, with arguments written as options."""

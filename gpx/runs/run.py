@@ -48,6 +48,7 @@ from gpx.training.checkpoint import load_checkpoint
 from gpx.training.device import out_of_memory_said, require_matmul, resolve_device
 from gpx.training.initialisation import lengthen_below_steps
 from gpx.training.interrupt import Interrupted
+from gpx.training.progress import Monitor, check_monitors
 from gpx.training.trainer import FitResult, Trainer
 
 TRAINING_OPTIONS = tuple(f"{group}." for group in TRAINING_GROUPS)
@@ -59,6 +60,7 @@ def run(
     folder: RunFolder,
     compose: Compose | None = None,
     config_folders: Sequence[Path] = (CONFIGS,),
+    monitors: Sequence[Monitor] = (),
 ) -> dict[str, Any]:
     """Train, evaluate and write one run; continues it if ``folder`` holds a checkpoint.
 
@@ -68,6 +70,7 @@ def run(
         compose: composes the config again with further options, for ``approx=auto``.
         config_folders: of config groups, in which ``kernel=auto`` finds its candidates; the last
             folder with a kernel of that name is used.
+        monitors: receive progress and test metrics, and may end training.
 
     Returns:
         the contents of metrics.json; empty in processes other than the first under ``torchrun``.
@@ -88,6 +91,7 @@ def run(
         require_matmul(options.matmul, device, refined=solves_refined(config))
         with global_randomness(config.seed):
             prepared = prepare(config, options, device, folder, data)
+            prepared.monitors = list(monitors)
             try:
                 budget = int(prepared.config.trainer.memory_budget)
                 graphs = solves_recorded(record_cuda_graph if options.cuda_graphs else None)
@@ -163,7 +167,10 @@ def _run_in_folder(state: PreparedRun) -> dict[str, Any]:
 
 
 def resume(
-    path: str | Path, trust: Sequence[str] | str = (), options: Sequence[str] = ()
+    path: str | Path,
+    trust: Sequence[str] | str = (),
+    options: Sequence[str] = (),
+    monitors: Sequence[Monitor] = (),
 ) -> dict[str, Any]:
     """Continue the run in folder ``path``, with its own config.
 
@@ -176,12 +183,14 @@ def resume(
         path: the run folder.
         trust: further packages whose classes config.yaml may name, beside those of gpx.
         options: ``name=value`` each, written into config.yaml; that file may be edited, too.
+        monitors: as in ``gpx.fit``; those of the stopped session are not recorded.
 
     Raises:
         ConfigError: an option that must not change, or that the run does not have.
         CheckpointError: there is no run, its files are damaged or do not match, or config.yaml
             names a class of a package that is not trusted; nothing is changed.
     """
+    check_monitors(monitors)
     folder = RunFolder(path)
     config = with_changes(folder.read_config(trust), options)
     if config.get("data") is not None:
@@ -193,7 +202,7 @@ def resume(
         )
     versions = (folder.read_environment() or {}).get("versions")
     try:
-        return run(config, folder)
+        return run(config, folder, monitors=monitors)
     except ConfigError as error:
         note = version_note(versions.get("gpx") if isinstance(versions, dict) else None)
         raise ConfigError(f"{folder.config}: {error}{note}") from error
@@ -224,7 +233,7 @@ def _train(state: PreparedRun) -> FitResult:
         config=state.options,
         seed=seed,
         checkpoint=state.folder.checkpoint,
-        monitors=[state.console, *state.loggers],
+        monitors=[state.console, *state.loggers, *state.monitors],
         extra_state={"origin": state.origin},
         say=lambda line: state.console.say(state.with_option_names(line)),
     )

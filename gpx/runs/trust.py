@@ -2,7 +2,9 @@
 
 A run folder may come from anyone, and its ``config.yaml`` names the classes to build. All names are
 checked first. Only then are modules of gpx and of trusted packages imported. A class is accepted if
-it is defined in such a package and is of the kind that its place in the config requires.
+it is defined in such a package and is of the kind that its place in the config requires. Names of
+torch's optimisers (``optimizer.groups.*.algorithm``) are classes as well, of gpx, of a trusted
+package or of ``torch.optim``.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
+import torch
 from omegaconf import DictConfig, OmegaConf
 
 from gpx.calibration import Recalibration
@@ -54,6 +57,9 @@ ANYWHERE = tuple(kind for kinds in PLACES.values() for kind in kinds)
 
 REQUIRED = ("likelihood", "approx")
 """Groups that every model needs; whether it needs a kernel depends on its class."""
+
+ALGORITHMS = "torch.optim"
+"""Where optimisers of a role of parameters may come from, beside gpx and trusted packages."""
 
 _DOTTED = re.compile(r"[A-Za-z]\w*(\.[A-Za-z]\w*)+")
 _PACKAGE = re.compile(r"[A-Za-z]\w*(\.[A-Za-z]\w*)*")
@@ -99,6 +105,11 @@ def require_known_classes(
         if value == "???":
             raise CheckpointError(f"{where} has no value for {name}")
     check.names(content, "")
+    algorithms = dict(_algorithms(content, ""))
+    for place, target in algorithms.items():
+        check.algorithm_name(target, place)
+    for place, target in algorithms.items():
+        check.algorithm(target, place)
     built = {}
     for group, wanted in PLACES.items():
         node = content.get(group)
@@ -163,6 +174,21 @@ class _ClassCheck:
                     )
         for key, value in _children(node):
             self.names(value, f"{place}.{key}" if place else key)
+
+    def algorithm_name(self, target: str, place: str) -> None:
+        """Refuse, without importing anything, an optimiser of torch from anywhere else."""
+        if not target.startswith(f"{ALGORITHMS}."):
+            self._name(target, place)
+
+    def algorithm(self, target: str, place: str) -> None:
+        """Raise unless ``target`` is an optimiser of torch."""
+        packages = (*self.packages, ALGORITHMS)
+        found = _ClassCheck(self.where, packages)._class(target, place)
+        if not issubclass(found, torch.optim.Optimizer):
+            raise CheckpointError(
+                f"{self.where} has {place}={target}, but a subclass of torch.optim.Optimizer is "
+                "expected"
+            )
 
     def _name(self, target: Any, place: str) -> None:
         if not isinstance(target, str) or not _DOTTED.fullmatch(target):
@@ -243,6 +269,20 @@ class _ClassCheck:
         if isinstance(hint, type) and self._package(f"{hint.__module__}.{hint.__name__}"):
             parts.append(hint)
         return tuple(parts)
+
+
+def _algorithms(node: Any, place: str) -> Iterator[tuple[str, str]]:
+    """Place and name of every optimiser of torch that is named by its class.
+
+    Short names such as adam have no dot, and nothing is imported for them.
+    """
+    groups = node.get("groups") if isinstance(node, Mapping) else None
+    for role, setting in groups.items() if isinstance(groups, Mapping) else ():
+        name = setting.get("algorithm") if isinstance(setting, Mapping) else None
+        if isinstance(name, str) and "." in name:
+            yield f"{place}.groups.{role}.algorithm".lstrip("."), name
+    for key, value in _children(node):
+        yield from _algorithms(value, f"{place}.{key}")
 
 
 def _is_module(path: str) -> bool:

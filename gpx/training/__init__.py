@@ -19,7 +19,7 @@ from gpx.training.initialisation import ConstantInitialisation, Initialisation, 
 from gpx.training.lbfgsb import LBFGSB
 from gpx.training.neighbour_initialisation import NeighbourInitialisation
 from gpx.training.parsimonious_initialisation import ParsimoniousInitialisation
-from gpx.training.progress import Monitor, Progress
+from gpx.training.progress import Monitor, Progress, StopTraining
 from gpx.training.trainer import Trainer
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "RelevanceVectors",
     "Session",
     "StochasticBlockSteps",
+    "StopTraining",
     "SubsetInitialisation",
     "Trainer",
     "TrainerConfig",

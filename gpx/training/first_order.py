@@ -19,10 +19,10 @@ from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Evidence, Objective
 from gpx.methods.base.optimizer import Optimizer, Session
 from gpx.sampling.batches import BatchOrder, batch_order
+from gpx.training.algorithms import algorithm_class, options_of
 from gpx.training.natural_gradient import NaturalGradient
 from gpx.training.replayed_step import ReplayedStep
 from gpx.training.role_settings import (
-    ALGORITHMS,
     ROLES,
     checked_groups,
     checked_schedule,
@@ -42,9 +42,12 @@ class FirstOrder(Optimizer):
     Args:
         groups: role -> {algorithm: adam | adagrad | sgd | sparse_adam | natural, lr: initial rate,
             freeze_steps: steps before the role is trained}; further entries are options of torch's
-            class. A role of the model without settings is an error. Settings for a role that the
-            model lacks are ignored if the role is one of ``ROLES``, otherwise an error.
-        schedule: {name: constant | exponential | cosine, final: last rate / first rate}.
+            class. ``algorithm`` may also be the dotted name of any subclass of
+            ``torch.optim.Optimizer`` that steps without a closure (``torch.optim.AdamW``, or one
+            of one's own). A role of the model without settings is an error. Settings for a role
+            that the model lacks are ignored if the role is one of ``ROLES``, otherwise an error.
+        schedule: {name: constant | exponential | cosine, final: last rate / first rate, warmup:
+            steps over which the rate of a role rises linearly, from its first step on}.
         settled: training ends early once a tenth of the steps gains less than this many nats per
             data point (``gpx.training.settling``). Unless the schedule is constant, another tenth
             of the steps follows, in which the rates run through the rest of the schedule. None:
@@ -250,8 +253,11 @@ class FirstOrder(Optimizer):
             if algorithm == "adam" and free and all(p.is_cuda for p in parameters):
                 setting.setdefault("fused", True)  # one launch for all parameters of a role
             try:
-                self.optimisers[role] = ALGORITHMS[algorithm](parameters, **setting)
-            except ValueError as error:  # out of range
+                # classes name their first argument as they like
+                self.optimisers[role] = algorithm_class(algorithm, f"groups.{role}")(
+                    parameters, **setting
+                )
+            except (TypeError, ValueError) as error:  # out of range, or parameters of other shapes
                 raise ConfigError(f"optimizer.groups.{role}: {error}") from error
             if isinstance(optimiser := self.optimisers[role], NaturalGradient):
                 optimiser.attach(model, num_data)
@@ -265,7 +271,8 @@ class FirstOrder(Optimizer):
                 f"({', '.join(self.parameters)}) is 0; set optimizer.groups.*.lr"
             )
         frozen = {role: self.settings[role].get("freeze_steps", 0) for role in self.parameters}
-        thawed = max((f for f in frozen.values() if f < max_steps), default=0)
+        begun = [freeze + self.schedule["warmup"] for freeze in frozen.values()]
+        thawed = max((step for step in begun if step < max_steps), default=0)
         self.settling = Settling(self.settled, max_steps, thawed)
         if frozen and min(frozen.values()) > 0:
             role = min(frozen, key=lambda name: frozen[name])
@@ -277,10 +284,13 @@ class FirstOrder(Optimizer):
 
     def learning_rate(self, role: str, step: int) -> float:
         """Rate of ``role`` at ``step``; zero while frozen."""
-        if step < self.settings[role].get("freeze_steps", 0):
+        begun = step - self.settings[role].get("freeze_steps", 0)
+        if begun < 0:
             return 0.0
         progress = self._progress(step)
         factor = schedule_factor(self.schedule["name"], self.schedule["final"], progress)
+        if begun < self.schedule["warmup"]:
+            factor *= (begun + 1) / self.schedule["warmup"]
         return float(self.settings[role]["lr"]) * factor * self.factors.get(role, 1.0)
 
     def _progress(self, step: int) -> float:
@@ -330,20 +340,29 @@ class FirstOrder(Optimizer):
                 parameter.requires_grad_(True)
 
     def state_dict(self) -> dict[str, Any]:
-        """State of every optimiser by role, factors of their rates, and the stopping rule."""
+        """State of every optimiser by role, their settings, and the stopping rule."""
         state = {role: optimiser.state_dict() for role, optimiser in self.optimisers.items()}
         rule = self.settling.state_dict()
-        return {**state, "rate_factors": dict(self.factors), "settling": rule}
+        settings = {role: dict(self.settings[role]) for role in self.optimisers}
+        factors = dict(self.factors)
+        return {**state, "rate_factors": factors, "settling": rule, "settings": settings}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore ``state_dict``, of this run's settings; older ones lack factors or the rule."""
+        """Restore ``state_dict``; older ones have only the states of the optimisers."""
         self.factors = dict(state.get("rate_factors", {}))
         for role, optimiser in self.optimisers.items():
             own = [{k: v for k, v in g.items() if k != "params"} for g in optimiser.param_groups]
             stored = state[role]["param_groups"] if role in state else []
-            alike = len(stored) == len(own) and all(
-                mine.keys() <= group.keys() and len(group["params"]) == len(now["params"])
-                for mine, group, now in zip(own, stored, optimiser.param_groups, strict=True)
+            setting, before = self.settings[role], state.get("settings", {}).get(role)
+            algorithm = setting.get("algorithm", "adam")
+            same = before is not None and before.get("algorithm", "adam") == algorithm
+            alike = (
+                (same or before is None)
+                and len(stored) == len(own)
+                and all(
+                    mine.keys() <= group.keys() and len(group["params"]) == len(now["params"])
+                    for mine, group, now in zip(own, stored, optimiser.param_groups, strict=True)
+                )
             )
             if not alike:
                 logger.warning(
@@ -354,7 +373,14 @@ class FirstOrder(Optimizer):
                 continue
             optimiser.load_state_dict(state[role])
             for group, mine in zip(optimiser.param_groups, own, strict=True):
-                group.update(mine)  # torch restores the settings of the stopped run
+                # torch restores the settings of the stopped run; other entries are state of a class
+                # that keeps some in its groups
+                if before == setting:
+                    mine = {k: v for k, v in mine.items() if k == "fused"}  # depends on the device
+                elif same:
+                    names = {"lr", *options_of(type(optimiser))}
+                    mine = {k: v for k, v in mine.items() if k in names}
+                group.update(mine)
                 for parameter in group["params"] if group.get("amsgrad") else ():
                     moments = optimiser.state.get(parameter)
                     if moments:  # of a run without it

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from gpx.errors import ConfigError, class_name
 from gpx.methods.base.model import Model
 
 
@@ -39,11 +40,35 @@ class Progress:
         return found | {"time/seconds_per_step": self.seconds_per_step}
 
 
+class StopTraining(Exception):
+    """Raised by a monitor to end training after the present step, as the time budget does.
+
+    The model is kept and evaluated. Its text is the reason, for ``train.stopped`` of metrics.json.
+    """
+
+
 class Monitor(Protocol):
-    """Receives the progress and test metrics of a run."""
+    """Receives the progress and test metrics of a run: ``gpx.fit(..., monitors=[mine])``.
+
+    A subclass may leave either method out. Both may raise ``StopTraining``; any other exception
+    ends the run, which can be resumed from its last checkpoint.
+    """
 
     def progress(self, progress: Progress, model: Model) -> None:
         """Called every ``log_every`` steps and after the last."""
 
     def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Called with test metrics at intervals."""
+        """Called with test metrics at intervals (``trainer.eval_every``), not at the end."""
+
+
+def check_monitors(monitors: object) -> None:
+    """Raise ConfigError unless ``monitors`` are a list of objects with ``Monitor``'s methods."""
+    if not isinstance(monitors, Sequence) or isinstance(monitors, str):
+        raise ConfigError(f"monitors={class_name(monitors)}: expected a list of monitors")
+    for monitor in monitors:
+        for name in ("progress", "metrics"):
+            if isinstance(monitor, type) or not callable(getattr(monitor, name, None)):
+                raise ConfigError(
+                    f"monitors=[{class_name(monitor)}]: expected objects with the methods progress "
+                    "and metrics, such as those of a class derived from gpx.training.Monitor"
+                )

@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
-import inspect
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeGuard
-
-import torch
+from collections.abc import Mapping
+from typing import Any
 
 from gpx.errors import ConfigError
-from gpx.tensor_checks import check_one_of, is_number
-from gpx.training.indexed_steps import IndexedAdagrad, IndexedSparseAdam
-from gpx.training.natural_gradient import NaturalGradient
+from gpx.training.algorithms import is_rate, plain, require_options, shown
 
-ALGORITHMS: dict[str, type[torch.optim.Optimizer]] = {
-    "adam": torch.optim.Adam,
-    "adagrad": IndexedAdagrad,
-    "sgd": torch.optim.SGD,
-    "sparse_adam": IndexedSparseAdam,
-    "natural": NaturalGradient,
-}
 SPARSE_ALGORITHMS = ("adagrad", "sgd", "sparse_adam")
 """These change only entries with a gradient; the others also move entries by their moments."""
 ROLES = ("hyperparameters", "inducing", "variational", "touched", "precisions", "network")
 """Roles of parameters in gpx's models; settings for a role that a model lacks are ignored."""
-OWN_OPTIONS = ("algorithm", "lr", "freeze_steps")
-"""Options of a group for every algorithm; all others are options of torch's class."""
 DENSE_OPTIONS = ("momentum", "weight_decay")
 """Options with which even the algorithms for sparse gradients move every entry."""
 
@@ -50,56 +35,20 @@ def schedule_factor(name: str, final: float, progress: float) -> float:
     if name == "cosine":
         return final + (1.0 - final) * 0.5 * (1.0 + math.cos(math.pi * progress))
     raise ConfigError(
-        f"optimizer.schedule.name={_shown(name)}: expected constant, exponential or cosine"
+        f"optimizer.schedule.name={shown(name)}: expected constant, exponential or cosine"
     )
-
-
-def _shown(value: object) -> object:
-    """A value as it is written on the command line."""
-    return "null" if value is None else value
-
-
-def _is_number(value: object) -> bool:
-    """Whether ``value`` is a finite number, 0 or more."""
-    return is_number(value) and 0.0 <= value < math.inf
-
-
-def _is_list(value: object) -> TypeGuard[Sequence[Any]]:
-    """Whether ``value`` is a list; those of configs are of a class of their own."""
-    return isinstance(value, Sequence) and not isinstance(value, str)
 
 
 def require_number(option: str, value: object) -> None:
     """Raise ConfigError unless ``value`` is a finite number, 0 or more."""
-    if not _is_number(value):
-        raise ConfigError(f"optimizer.{option}={_shown(value)}: expected a number, 0 or more")
+    if not is_rate(value):
+        raise ConfigError(f"optimizer.{option}={shown(value)}: expected a number, 0 or more")
 
 
-def _require_algorithm(option: str, setting: Mapping[str, Any]) -> None:
-    """Raise ConfigError for an unknown algorithm, or an option that it lacks or of another type."""
-    algorithm = setting.get("algorithm", "adam")
-    check_one_of(ALGORITHMS, **{f"optimizer.{option}.algorithm": _shown(algorithm)})
-    parameters = inspect.signature(ALGORITHMS[algorithm]).parameters
-    taken = {name: p.default for name, p in parameters.items() if name not in ("params", "lr")}
-    for name, value in setting.items():
-        if name in OWN_OPTIONS:
-            continue
-        if name not in taken:
-            near = difflib.get_close_matches(name, (*OWN_OPTIONS, *taken), n=1)
-            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(taken)}"
-            raise ConfigError(
-                f"optimizer.{option}.{name}: algorithm={algorithm} has no such option; {hint}"
-            )
-        default = taken[name]
-        if isinstance(default, tuple):
-            fits = _is_list(value) and len(value) == len(default)
-            fits, wanted = fits and all(map(_is_number, value)), f"a list of {len(default)} numbers"
-        elif isinstance(default, bool) or default is None:
-            fits, wanted = isinstance(value, bool) or value is default, "true or false"
-        else:
-            fits, wanted = _is_number(value), "a number, 0 or more"
-        if not fits:
-            raise ConfigError(f"optimizer.{option}.{name}={_shown(value)}: expected {wanted}")
+def _require_steps(option: str, value: object) -> None:
+    """Raise ConfigError unless ``value`` is a number of steps."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ConfigError(f"optimizer.{option}={shown(value)}: expected a whole number, 0 or more")
 
 
 def _require_options(option: str, value: object) -> None:
@@ -107,7 +56,7 @@ def _require_options(option: str, value: object) -> None:
     if not isinstance(value, Mapping):
         example = "{name: cosine}" if option == "schedule" else "{lr: 0.01}"
         raise ConfigError(
-            f"optimizer.{option}={_shown(value)}: expected options by name, such as {example}"
+            f"optimizer.{option}={shown(value)}: expected options by name, such as {example}"
         )
 
 
@@ -121,31 +70,26 @@ def checked_groups(groups: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[st
     for role, setting in groups.items():
         _require_options(f"groups.{role}", setting)
         require_number(f"groups.{role}.lr", setting.get("lr"))
-        _require_algorithm(f"groups.{role}", setting)
-        freeze = setting.get("freeze_steps", 0)
-        if not isinstance(freeze, int) or isinstance(freeze, bool) or freeze < 0:
-            raise ConfigError(
-                f"optimizer.groups.{role}.freeze_steps={_shown(freeze)}: expected a whole "
-                "number, 0 or more"
-            )
-    return {
-        role: {name: tuple(value) if _is_list(value) else value for name, value in setting.items()}
-        for role, setting in groups.items()
-    }
+        require_options(f"groups.{role}", setting)
+        _require_steps(f"groups.{role}.freeze_steps", setting.get("freeze_steps", 0))
+    return {role: plain(setting) for role, setting in groups.items()}
 
 
 def checked_schedule(schedule: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The schedule with defaults filled in; None is a constant one.
+    """The schedule with defaults filled in; None is a constant one without warm-up.
 
     Raises:
-        ConfigError: an option other than name and final, or an invalid value.
+        ConfigError: an option other than name, final and warmup, or an invalid value.
     """
     if schedule is not None:
         _require_options("schedule", schedule)
-    filled = {"name": "constant", "final": 1.0, **dict(schedule or {})}
-    unknown = sorted(filled.keys() - {"name", "final"})
+    filled = {"name": "constant", "final": 1.0, "warmup": 0, **dict(schedule or {})}
+    unknown = sorted(filled.keys() - {"name", "final", "warmup"})
     if unknown:
-        raise ConfigError(f"optimizer.schedule has no option {unknown[0]}, only name and final")
+        raise ConfigError(
+            f"optimizer.schedule has no option {unknown[0]}, only name, final and warmup"
+        )
+    _require_steps("schedule.warmup", filled["warmup"])
     require_number("schedule.final", filled["final"])
     schedule_factor(filled["name"], filled["final"], 0.0)
     return filled

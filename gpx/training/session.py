@@ -21,7 +21,7 @@ from gpx.options.config import TrainerConfig
 from gpx.sampling.seeds import continued, stream
 from gpx.training.checkpoint import load_checkpoint, save_checkpoint
 from gpx.training.interrupt import Interrupted, InterruptGuard
-from gpx.training.progress import Monitor, Progress
+from gpx.training.progress import Monitor, Progress, StopTraining
 
 
 class Session:
@@ -68,6 +68,8 @@ class Session:
         self.start_state: dict[str, Any] | None = None
         self.resumed = False
         self.ended: str | None = None
+        self.stopped: str | None = None  # why a monitor ended training
+        self._asked_to_stop: str | None = None  # in this process, not agreed between them yet
         self.saved_step: int | None = None
         self.unlogged: tuple[Tensor, Mapping[str, Tensor]] | None = None
         self._say = say
@@ -76,11 +78,20 @@ class Session:
 
     @property
     def out_of_time(self) -> bool:
-        """Whether ``trainer.budget`` is spent; never before the first step."""
-        return self.budget is not None and self.step > 0 and self.seconds >= self.budget
+        """Whether ``trainer.budget`` is spent, or a monitor ended training.
+
+        Never before the first step.
+        """
+        spent = self.budget is not None and self.seconds >= self.budget
+        return self.step > 0 and (spent or self.stopped is not None)
 
     def ended_in_time(self) -> str:
-        """Tell the user that training ends because of ``trainer.budget``; returns the reason."""
+        """Tell the user why training ends before its last step; returns the reason."""
+        if self.stopped is not None:
+            # recorded, as a run that is resumed after this has no monitor that would end it again
+            self.ended = f"a monitor ended training after {self.step} steps: {self.stopped}"
+            self.say(self.ended)
+            return self.ended
         reason = (
             f"trainer.budget={self.budget:g} seconds: {self.step} steps of at most {self.limit}"
         )
@@ -179,8 +190,12 @@ class Session:
             self._test()
         late = time.perf_counter() - self._last_saved > self.config.checkpoint_seconds
         # clocks and signals differ between processes, but all must take the same decision
-        agreed = sharing().all_max(self.seconds, float(late), float(self.guard.received or 0))
+        asked = float(self._asked_to_stop is not None)
+        signal = float(self.guard.received or 0)
+        agreed = sharing().all_max(self.seconds, float(late), signal, asked)
         self.seconds, due, stopped = agreed[0], bool(agreed[1]), int(agreed[2]) or None
+        if agreed[3]:
+            self.stopped = self._asked_to_stop or "in another process"
         if self.unlogged is not None and (due or stopped is not None):
             # a state with NaN must not replace the last good checkpoint
             self.require_finite(float(self.unlogged[0]), self.unlogged[1])
@@ -205,7 +220,16 @@ class Session:
             )
             return
         for monitor in self.monitors if metrics else ():  # empty without test rows
-            monitor.metrics(self.step, metrics)
+            with self._stops():
+                monitor.metrics(self.step, metrics)
+
+    @contextmanager
+    def _stops(self) -> Iterator[None]:
+        """Note that a monitor asks for the end of training."""
+        try:
+            yield
+        except StopTraining as stop:
+            self._asked_to_stop = str(stop) or "no reason was given"
 
     @contextmanager
     def timed(self) -> Iterator[None]:
@@ -251,7 +275,8 @@ class Session:
         )
         self._logged_step, self._logged_seconds = self.step, self.seconds
         for monitor in self.monitors:
-            monitor.progress(progress, self.model)
+            with self._stops():
+                monitor.progress(progress, self.model)
 
     def say(self, line: str) -> None:
         """Print a line for the user."""

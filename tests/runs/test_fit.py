@@ -298,6 +298,30 @@ def test_arguments_may_be_numbers_of_numpy_and_lists_of_texts(arrays, tmp_path):
     assert (config.seed, config.fixed) == (3, ["kernel.lengthscale"])
 
 
+def test_monitors_see_training_and_end_it(arrays, tmp_path):
+    class EarlyStopping(gpx.training.Monitor):
+        def __init__(self):
+            self.tested = []
+
+        def metrics(self, step, metrics):
+            self.tested.append(metrics["mnlp"])
+            if step >= 4:
+                raise gpx.training.StopTraining("enough")
+
+    mine = EarlyStopping()
+    options = ("approx=exact", "init=constants", "trainer.eval_every=2", "trainer.max_steps=30")
+    fitted = gpx.fit(*arrays, *options, monitors=[mine], keep=False, quiet=True)
+    assert fitted.metrics["train.stopped"] == "a monitor ended training after 4 steps: enough"
+    assert len(mine.tested) == 2
+    assert fitted.metrics["test.mnlp"] <= mine.tested[-1]  # the best point of the search
+
+
+@pytest.mark.parametrize("given", [gpx.training.Monitor, [gpx.training.Monitor], [print], 3])
+def test_what_is_no_monitor_is_refused(arrays, given):
+    with pytest.raises(ConfigError, match=r"^monitors=.*expected"):
+        gpx.fit(*arrays, "approx=exact", monitors=given)
+
+
 def test_a_folder_in_use_is_kept(arrays, tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(ConfigError, match="is not empty"):

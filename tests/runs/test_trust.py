@@ -382,6 +382,32 @@ def test_names_of_packages(config):
 
 @pytest.mark.usefixtures("nothing_runs")
 @pytest.mark.parametrize(
+    "name",
+    ["has_effects.inner", "has_effects.inner.Steps", "os.mkdir", "torch.optimal.Adam", "a b.c"],
+)
+def test_optimisers_of_other_packages_are_not_imported(config, name):
+    groups = {"variational": {"algorithm": name, "lr": 0.1}}
+    config.optimizer = {"_target_": "gpx.training.FirstOrder", "groups": groups}
+    place = "optimizer.groups.variational.algorithm="
+    refused(config, f"{place}{re.escape(repr(name) if ' ' in name else name)}, which is not")
+
+
+@pytest.mark.usefixtures("own")
+def test_optimisers_of_torch_need_no_trust_and_those_of_ones_own_do(config):
+    def named(algorithm):
+        groups = {"variational": {"algorithm": algorithm, "lr": 0.1}}
+        config.optimizer = {"_target_": "gpx.training.FirstOrder", "groups": groups}
+        return config
+
+    require_known_classes(named("torch.optim.AdamW"), "config")
+    refused(named("torch.optim.lr_scheduler.StepLR"), "a subclass of torch.optim.Optimizer")
+    refused(named("torch.optim.optimizer.nn.Linear"), "there is no module torch.optim.optimizer.nn")
+    refused(named("own_package.Mine"), "if that code is yours")
+    refused(named("own_package.Mine"), "a subclass of torch.optim.Optimizer", ("own_package",))
+
+
+@pytest.mark.usefixtures("nothing_runs")
+@pytest.mark.parametrize(
     ("text", "words"),
     [
         ("approx: !!python/object/apply:os.mkdir [made]\n", "cannot be read"),

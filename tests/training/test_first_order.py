@@ -1,3 +1,4 @@
+import pickle
 from functools import partial
 
 import pytest
@@ -259,6 +260,13 @@ def test_missing_role_and_unknown_algorithm():
     [
         ({"algorithm": None, "lr": 0.1}, "algorithm=null: expected one of adam, adagrad, sgd"),
         ({"algorithm": ["adam"], "lr": 0.1}, "expected one of adam, adagrad, sgd"),
+        ({"algorithm": "adamw", "lr": 0.1}, "or the name of a class, such as torch.optim.AdamW"),
+        ({"algorithm": "torch.optim.Adaw", "lr": 0.1}, "Adaw: nothing has that name"),
+        ({"algorithm": "torch.nn.Linear", "lr": 0.1}, "is no subclass of torch.optim.Optimizer"),
+        ({"algorithm": "torch.optim.LBFGS", "lr": 0.1}, "evaluates the loss several times"),
+        ({"algorithm": "torch.optim.Optimizer", "lr": 0.1}, "has no option lr"),
+        ({"algorithm": "torch.optim.RMSprop", "lr": 0.1, "alfa": 1.0}, "did you mean alpha?"),
+        ({"algorithm": "torch.optim.RMSprop", "lr": 0.1, "alpha": "x"}, "alpha=x: expected a numb"),
         ({"lr": True}, "lr=True: expected a number, 0 or more"),
         ({"lr": -1.0}, "lr=-1.0: expected a number, 0 or more"),
         ({}, "lr=null: expected a number, 0 or more"),
@@ -278,6 +286,84 @@ def test_a_wrong_option_of_a_group_is_one_sentence_before_any_step(setting, mess
     with pytest.raises(ConfigError, match=r"optimizer.groups.inducing\.") as caught:
         FirstOrder({"inducing": setting})
     assert message in str(caught.value)
+
+
+class Counted(torch.optim.Optimizer):
+    """Steps that shrink, counted in the group, as some published optimisers have it."""
+
+    def __init__(self, weights, lr, decay=0.5):
+        super().__init__(weights, {"lr": lr, "decay": decay, "count": 0})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            group["count"] += 1
+            for p in group["params"]:
+                p -= group["lr"] * group["decay"] ** group["count"] * p.grad
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"algorithm": "torch.optim.AdamW", "betas": [0.5, 0.9]},
+        {"algorithm": "torch.optim.Rprop", "etas": [0.4, 1.3]},
+        {"algorithm": f"{__name__}.Counted"},
+    ],
+)
+def test_a_class_of_torch_or_of_ones_own_steps_and_is_resumed_exactly(setting):
+    group = {"lr": 0.1, **setting}
+
+    def run(stop_after):
+        w = nn.Parameter(torch.tensor([1.0, -2.0], dtype=torch.float64))
+        optimizer = FirstOrder({"network": group}, {"warmup": 3})
+        optimizer.bind({"network": [w]}, 8)
+        for step in range(8):
+            if step == stop_after:
+                state = pickle.loads(pickle.dumps(optimizer.state_dict()))
+                optimizer = FirstOrder({"network": group}, {"warmup": 3})
+                optimizer.bind({"network": [w]}, 8)
+                optimizer.load_state_dict(state)
+            optimizer.before_step(step)
+            (w**4 - w).sum().backward()
+            optimizer.step(step)
+        return w.detach()
+
+    whole = run(None)
+    assert bool((whole.abs() < torch.tensor([1.0, 2.0])).all())
+    assert torch.equal(whole, run(3))
+
+
+def test_moments_of_one_class_are_not_those_of_another(caplog):
+    before, w = bound("torch.optim.AdamW")
+    before.before_step(0)
+    w.sum().backward()
+    before.step(0)
+    now, _ = bound(f"{__name__}.Counted")
+    now.load_state_dict(before.state_dict())
+    assert "moments of another algorithm are dropped" in caplog.text
+
+
+def test_a_shape_that_a_class_does_not_take_is_one_sentence():
+    """Muon steps along matrices only."""
+    with pytest.raises(
+        ConfigError, match=r"^optimizer\.groups\.hyperparameters: Muon only supports"
+    ):
+        bound("torch.optim.Muon")
+
+
+def test_rates_rise_over_the_warm_up_of_each_role():
+    groups = {"network": {"lr": 0.8}, "variational": {"lr": 0.4, "freeze_steps": 2}}
+    optimizer = FirstOrder(groups, {"name": "exponential", "final": 0.5, "warmup": 4})
+    optimizer.bind({role: [nn.Parameter(torch.zeros(1))] for role in groups}, 10)
+    found = [optimizer.learning_rates(step) for step in range(10)]
+    decay = [0.5 ** (step / 10) for step in range(10)]
+    rise = [0.25, 0.5, 0.75, *[1.0] * 7]
+    rates = [0.8 * r * d for r, d in zip(rise, decay, strict=True)]
+    assert [each["network"] for each in found] == pytest.approx(rates)
+    rates = [0.4 * r * d for r, d in zip([0.0, 0.0, *rise[:8]], decay, strict=True)]
+    assert [each["variational"] for each in found] == pytest.approx(rates)
+    with pytest.raises(ConfigError, match=r"schedule\.warmup=-1: expected a whole number"):
+        FirstOrder(groups, {"warmup": -1})
 
 
 def test_a_list_of_a_config_is_an_option_that_a_checkpoint_can_hold():

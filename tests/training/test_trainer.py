@@ -12,7 +12,15 @@ from torch import nn
 from gpx.constraints import positive_parameter
 from gpx.errors import CheckpointError, ConfigError, DidNotConverge, NotPositiveDefinite
 from gpx.objectives import Evidence, Objective
-from gpx.training import LBFGSB, FirstOrder, Trainer, TrainerConfig
+from gpx.training import (
+    LBFGSB,
+    FirstOrder,
+    Monitor,
+    OwnSteps,
+    StopTraining,
+    Trainer,
+    TrainerConfig,
+)
 from gpx.training.checkpoint import load_checkpoint, save_checkpoint
 from gpx.training.interrupt import Interrupted
 
@@ -544,3 +552,70 @@ def test_trial_points_without_a_value_are_not_reported_as_evidence(tmp_path, obj
     assert 1.5 < slope <= 2.0
     assert watcher.seen
     assert min(progress.evidence_per_point for progress in watcher.seen) > -4.0
+
+
+class Stopper(Monitor):
+    """Ends training at the second test."""
+
+    def __init__(self):
+        self.tests = 0
+
+    def metrics(self, step, metrics):
+        self.tests += 1
+        if self.tests == 2:
+            raise StopTraining(f"rmse {metrics['rmse']}")
+
+
+class Uphill(OwnSteps):
+    """A step of a fixed length."""
+
+    model_type = Line
+
+    def bind(self, model, x, seed):
+        self.model = model
+
+    def step(self, step, x, y, *, generator):
+        self.model.slope.data += 0.01
+        return self.session.objective.evidence(self.model, x, y)
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("objective", "optimizer"),
+    [
+        (SampledSquares, lambda: FirstOrder({"hyperparameters": {"algorithm": "sgd", "lr": 0.01}})),
+        (Quartic, LBFGSB),
+        (Squares, Uphill),
+    ],
+)
+def test_a_monitor_ends_training_with_the_model_of_then(tmp_path, objective, optimizer):
+    """A run resumed between that and its results is not trained on without the monitor."""
+    options = {"eval_every": 4, "max_steps": 20}
+    slope, result, _ = fit(tmp_path, objective(), optimizer(), Stopper(), **options)
+    assert result.steps == 8
+    assert result.reason == "a monitor ended training after 8 steps: rmse 1.0"
+    again, resumed, _ = fit(tmp_path, objective(), optimizer(), None, **options)
+    assert (again, resumed.steps, resumed.reason) == (slope, 8, result.reason)
+
+
+def test_another_error_of_a_monitor_leaves_a_run_to_resume(tmp_path):
+    class Failing(Monitor):
+        def progress(self, progress, model):
+            if progress.step == 20:
+                raise OSError("the server is gone")
+
+    def steps():
+        return FirstOrder({"hyperparameters": {"algorithm": "sgd", "lr": 0.01}})
+
+    (tmp_path / "failed").mkdir()
+    options = {"checkpoint_seconds": 0.0}
+    with pytest.raises(OSError, match="the server is gone"):
+        fit(tmp_path / "failed", SampledSquares(), steps(), Failing(), **options)
+    slope, result, _ = fit(tmp_path / "failed", SampledSquares(), steps(), **options)
+    whole, _, _ = fit(tmp_path, SampledSquares(), steps())
+    assert (slope, result.steps) == (whole, 40)

@@ -31,8 +31,8 @@ class Session(Protocol):
         seconds: training time so far; ``timed`` adds to it. seconds_of_start: the part of it before
             the first step.
         budget: seconds that training may take; None: no limit.
-        out_of_time: whether the budget is used up, so that training ends at once; false before the
-            first step.
+        out_of_time: whether the budget is used up or a monitor ended training, so that it ends at
+            once; false before the first step.
         pending: state of the optimiser in the checkpoint of a resumed run; empty otherwise.
         resumed: whether there was a checkpoint.
         ended: why training has ended, in words; None while it goes on. An optimiser that could not
@@ -69,7 +69,7 @@ class Session(Protocol):
         """See the attributes."""
 
     def ended_in_time(self) -> str:
-        """Report that training ends because ``budget`` is used up; returns the reason in words."""
+        """Report that training ends as ``out_of_time`` says; returns the reason in words."""
 
     def cut(self, what: str) -> None:
         """Record, for metrics.json, which part of the run ended early because of ``budget``."""
