@@ -6,7 +6,6 @@ import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import scipy.optimize
 import torch
@@ -20,9 +19,8 @@ from gpx.constraints import (
     is_trained,
     positive_parameters,
     remember_bounds,
-    set_above_floor,
 )
-from gpx.errors import ConfigError, DidNotConverge, NotPositiveDefinite, class_name
+from gpx.errors import ConfigError, class_name
 from gpx.kernels.stationary import Stationary
 from gpx.kernels.structure import leaves
 from gpx.likelihoods import Gaussian, Heteroscedastic
@@ -30,7 +28,7 @@ from gpx.likelihoods.gaussian import NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.linalg.processes import sharing
 from gpx.methods.base.model import Hyperparameters
-from gpx.models import SVGP, ExactGP, Model
+from gpx.models import SVGP, ExactGP, LaplaceGP, Model
 from gpx.objectives import ExactMLL
 from gpx.priors import Priors
 from gpx.tensor_checks import check_at_least
@@ -40,12 +38,8 @@ from gpx.training.laplace_start import (
     start_by_laplace,
 )
 from gpx.training.maximise import Say, maximise
+from gpx.training.several_fits import Fit, best_fit, lengthen
 
-SHORTER = (1 / 4, 1 / 16)
-"""Factors of lengthscales for fits that follow one which explains nothing."""
-REQUIRED_GAIN = 3.0
-"""A fit explains something if its evidence exceeds that of independent noise by these nats (odds of
-20 to 1) and one for each learned hyperparameter of the kernel (Akaike 1974)."""
 STEP_IN_LENGTHSCALES = 5.0
 """Distance over lengthscale at which two values of an input count as uncorrelated."""
 
@@ -76,33 +70,15 @@ class ConstantInitialisation(Initialisation):
         """Do nothing."""
 
 
-class _Fit(NamedTuple):
-    """Exact GPs, one per output, fitted to the subset.
-
-    Attributes:
-        value: evidence plus log density of the priors, per target.
-        exact: the models.
-        gain: evidence minus that of independent noise, in nats.
-    """
-
-    value: float
-    exact: list[ExactGP]
-    gain: float
-
-    @property
-    def explains(self) -> bool:
-        """Whether the evidence is clearly above that of independent noise."""
-        return explains(self.exact[0].kernel, self.gain)
-
-
 class SubsetInitialisation(Initialisation):
     """Type-II maximum likelihood of an exact GP on random training rows (``init=subset``).
 
     The model's kernel, mean and noise variance take the fitted values; a noise variance that
-    depends on the input starts at the fitted constant one. ``SVGP`` of classes or counts is fitted
-    by Laplace's approximation on at most 500 rows (``gpx.training.laplace_start``). With other
-    likelihoods the constants of the config stay. For several outputs the sum of their evidences is
-    maximised, with a shared kernel and mean and separate noise variances.
+    depends on the input starts at the fitted constant one. ``SVGP`` and ``LaplaceGP`` of classes or
+    counts are fitted by Laplace's approximation on at most 500 rows
+    (``gpx.training.laplace_start``). With other likelihoods the constants of the config stay. For
+    several outputs the sum of their evidences is maximised, with a shared kernel and mean and
+    separate noise variances.
 
     Known noise variances and weights of rows (``Model.know_noise``) hold in the fit, but by
     Laplace's approximation, which has none; classes and counts with weights keep their constants.
@@ -112,9 +88,10 @@ class SubsetInitialisation(Initialisation):
 
     The evidence has another maximum where the kernel explains nothing and all is noise, and a
     search from lengthscales far from those of the data ends there. A fit whose evidence is hardly
-    above that of independent noise (``REQUIRED_GAIN``) is therefore followed by fits from
-    lengthscales times sqrt(d) (d >= 4), 1/4 and 1/16, until one explains more; if none does, or
-    none has a finite evidence, the first fit is kept.
+    above that of independent noise, or of a constant function where it is Laplace's, is therefore
+    followed by fits from lengthscales times sqrt(d) (d >= 4), 1/4 and 1/16, until one explains more
+    (``gpx.training.several_fits``); if none does, or none has a finite evidence, the first fit is
+    kept.
 
     Args:
         num_points: rows drawn; cost is cubic in it, and linear in the number of outputs.
@@ -179,42 +156,15 @@ class SubsetInitialisation(Initialisation):
         """
         if not any(each.requires_grad for each in exact_outputs(parts)[0].parameters()):
             return
-        factors, further = [1.0], []
-        if with_lengthscales(parts.kernel):
-            factors = start_factors(self.num_starts, x.shape[1])
-            longest = start_factors(2, x.shape[1])[1:]
-            further = [*(longest if len(factors) == 1 else []), *SHORTER]
 
-        def fit(factor: float) -> _Fit:
+        def fit(factor: float) -> Fit:
             exact = exact_outputs(parts)
             know_noise_of_outputs(exact, y, noise)
             if factor != 1.0:
                 lengthen(exact[0].kernel, factor)
             return self._fit(exact, x, y, priors, say)
 
-        fits = []
-        for factor in factors:
-            if factor > 1.0:
-                say(f"init: another fit, from lengthscales {factor:.2f} times as long")
-            fits.append(fit(factor))
-        gain = max(each.gain for each in fits)
-        while further and not any(each.explains for each in fits):
-            factor = further.pop(0)
-            say(
-                f"init: hardly better than noise alone (by {gain:.1f} nats); another fit, from "
-                f"lengthscales {factor:.2f} times as long"
-            )
-            try:
-                found = fit(factor)
-            except (NotPositiveDefinite, DidNotConverge) as error:
-                say(f"init: no fit from there: {error}")
-                continue
-            gain = max(gain, found.gain)
-            fits += [found] * found.explains
-        _, exact, _ = max(fits, key=lambda each: each.value)
-        if len(fits) > 1:
-            listed = ", ".join(f"{each.value:+.4f}" for each in fits)
-            say(f"init: evidence/point from {len(fits)} starts: {listed}; the best fit is used")
+        exact = best_fit(fit, parts.kernel, x.shape[1], say, num_starts=self.num_starts).models
         floored = (name for each in exact for name in at_their_floor(each, list(each.parameters())))
         for name in dict.fromkeys(floored):  # parameters of the shared kernel only once
             say(f"init: {name}, fitted to {len(x)} points, is at its lower limit")
@@ -224,7 +174,7 @@ class SubsetInitialisation(Initialisation):
         self, model: Model, x: Tensor, y: Tensor, generator: torch.Generator, say: Say
     ) -> bool:
         """Fit by Laplace's approximation if the model is one that is; returns whether it was."""
-        parts = model.hyperparameters() if isinstance(model, SVGP) else None
+        parts = model.hyperparameters() if isinstance(model, (SVGP, LaplaceGP)) else None
         if parts is None or not has_laplace_start(parts.likelihood) or model.row_noise is not None:
             return False
         count = min(self.num_points, laplace_rows(parts.likelihood))
@@ -234,8 +184,8 @@ class SubsetInitialisation(Initialisation):
         return True
 
     def _fit(
-        self, exact: list[ExactGP], x: Tensor, y: Tensor, priors: Priors | None, say: Say
-    ) -> _Fit:
+        self, exact: Sequence[ExactGP], x: Tensor, y: Tensor, priors: Priors | None, say: Say
+    ) -> Fit:
         """Train ``exact``, one model per output, on y (n,) or (n, p), NaN where one is missing.
 
         An output without targets in these rows is left as it is.
@@ -262,7 +212,7 @@ class SubsetInitialisation(Initialisation):
             gain = reached - sum(noise_evidence(*part) for part in parts)
         # which fits follow and which is taken depends on them: no process may decide otherwise
         sharing().broadcast([value, gain])
-        return _Fit(float(value), exact, float(gain))
+        return Fit(float(value), exact, float(gain))
 
 
 def draw_rows(x: Tensor, most: int, generator: torch.Generator) -> Tensor:
@@ -280,13 +230,6 @@ def rows_of_outputs(x: Tensor, y: Tensor) -> list[tuple[Tensor, Tensor]]:
         return [(x, own) for own in y.reshape(len(y), -1).unbind(1)]
     known = ~y.isnan()
     return [(x[rows], own[rows]) for own, rows in zip(y.unbind(1), known.unbind(1), strict=True)]
-
-
-def start_factors(most: int, inputs: int) -> list[float]:
-    """At most ``most`` factors of lengthscales, from 1 to sqrt(inputs) in equal ratios >= 2."""
-    longest = math.sqrt(inputs)
-    count = min(most, 1 + math.floor(math.log2(longest) + 1e-9))
-    return [longest ** (k / (count - 1)) for k in range(count)] if count > 1 else [1.0]
 
 
 def know_noise_of_outputs(exact: Sequence[ExactGP], y: Tensor, noise: RowNoise | None) -> None:
@@ -331,35 +274,6 @@ def noise_evidence(model: ExactGP, x: Tensor, y: Tensor) -> float:
         lacking, bounds=(log_floor, math.log(asked)), method="bounded"
     )
     return -min(float(found.fun), lacking(log_floor))
-
-
-def explains(kernel: nn.Module, gain: float) -> bool:
-    """Whether a fitted kernel explains more than noise, by ``REQUIRED_GAIN``.
-
-    Args:
-        gain: evidence minus ``noise_evidence``, in nats, of all outputs.
-    """
-    return gain > REQUIRED_GAIN + sum(p.numel() for p in kernel.parameters() if p.requires_grad)
-
-
-def with_lengthscales(kernel: nn.Module) -> list[Stationary]:
-    """The parts of a kernel that have learned, positive lengthscales."""
-    return [
-        part
-        for part in kernel.modules()
-        if isinstance(part, Stationary)
-        and any(
-            c.name == "lengthscale" and c.raw.requires_grad
-            for c in positive_parameters(part, below=False)
-        )
-    ]
-
-
-@torch.no_grad()
-def lengthen(kernel: nn.Module, factor: float) -> None:
-    """Multiply every learned lengthscale by ``factor``, but keep it above its floor."""
-    for part in with_lengthscales(kernel):
-        set_above_floor(part, "lengthscale", factor * part.lengthscale)
 
 
 @torch.no_grad()

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import copy
 
+import numpy as np
+import scipy.optimize
+import torch
 from torch import Tensor
 
 from gpx.errors import DidNotConverge, NotPositiveDefinite
 from gpx.likelihoods.base import Likelihood, is_classification
+from gpx.linalg.processes import sharing
 from gpx.methods.base.model import Hyperparameters
 from gpx.models import LaplaceGP
 from gpx.objectives import LaplaceEvidence
 from gpx.priors import Priors
 from gpx.training.maximise import Say, maximise
+from gpx.training.several_fits import Fit, best_fit, lengthen
 
 MAX_ROWS = 500
 """Rows used with one latent function; with C functions a Newton step costs C n^3."""
@@ -30,6 +35,22 @@ def laplace_rows(likelihood: Likelihood) -> int:
     return max(2, int(MAX_ROWS / likelihood.num_latents ** (1 / 3)))
 
 
+def constant_evidence(likelihood: Likelihood, y: Tensor) -> float:
+    """Log density of the targets y (n,), nats, under the most probable constant functions."""
+    p = likelihood.num_latents
+
+    def lacking(values: np.ndarray) -> tuple[float, np.ndarray]:
+        at = torch.from_numpy(values).to(y).requires_grad_()
+        with torch.enable_grad():
+            f = at.expand(len(y)) if p == 1 else at.expand(len(y), p)
+            loss = -likelihood.log_prob(y, f).sum()
+        (slope,) = torch.autograd.grad(loss, at)
+        return float(loss.detach()), slope.cpu().numpy()
+
+    found = scipy.optimize.minimize(lacking, np.zeros(p), jac=True, method="L-BFGS-B")
+    return -float(found.fun)
+
+
 def start_by_laplace(
     parts: Hyperparameters,
     x: Tensor,
@@ -41,8 +62,9 @@ def start_by_laplace(
     """Maximise Laplace's approximation of the evidence over kernel, mean and likelihood.
 
     A variational bound maximised from constants would need thousands of steps to reach an
-    outputscale in the hundreds, as separable classes have. Where Laplace's approximation fails,
-    the user is told and the parts stay as they are.
+    outputscale in the hundreds, as separable classes have. A fit that explains hardly more than a
+    constant function does is repeated from other lengthscales, as in ``SubsetInitialisation``.
+    Where Laplace's approximation fails, the user is told and the parts stay as they are.
 
     Args:
         parts: of a model, changed in place.
@@ -53,8 +75,12 @@ def start_by_laplace(
 
     Cost: C n^3 for each Newton step, with C latent functions; several steps per evaluation.
     """
-    laplace, objective = LaplaceGP(**copy.deepcopy(parts)._asdict()).double(), LaplaceEvidence()
-    try:
+    objective = LaplaceEvidence()
+
+    def fit(factor: float) -> Fit:
+        laplace = LaplaceGP(**copy.deepcopy(parts)._asdict()).double()
+        if factor != 1.0:
+            lengthen(laplace.kernel, factor)
         maximise(
             laplace,
             lambda: objective.evidence(laplace, x, y).value,
@@ -64,6 +90,17 @@ def start_by_laplace(
             say=say,
             what=f"Laplace's approximation on {len(x)} points",
         )
+        with torch.no_grad():
+            reached = objective.evidence(laplace, x, y).value
+            density = 0.0 if priors is None else priors.log_prob(laplace)
+        value = (reached + density) / len(x)
+        gain = reached - constant_evidence(laplace.likelihood, y)
+        # which fits follow and which is taken depends on them: no process may decide otherwise
+        sharing().broadcast([value, gain])
+        return Fit(float(value), [laplace], float(gain))
+
+    try:
+        (laplace,) = best_fit(fit, parts.kernel, x.shape[1], say).models
     except (NotPositiveDefinite, DidNotConverge) as error:
         say(f"init: Laplace's approximation failed ({error}), starting from constants")
         return

@@ -18,8 +18,8 @@ from gpx.training.initialisation import (
     lengthen_below_steps,
     noise_evidence,
     rows_of_outputs,
-    start_factors,
 )
+from gpx.training.several_fits import start_factors
 
 
 def problem(likelihood):

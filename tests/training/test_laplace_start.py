@@ -8,6 +8,7 @@ from gpx.means import Constant
 from gpx.models import SVGP, LaplaceGP
 from gpx.objectives import LaplaceEvidence
 from gpx.training import SubsetInitialisation, laplace_start
+from gpx.training.laplace_start import constant_evidence
 
 
 def problem(likelihood):
@@ -75,6 +76,43 @@ def test_no_evidence_leaves_the_constants_and_says_so(monkeypatch):
     before = {k: v.clone() for k, v in model.state_dict().items()}
     assert "no mode), starting from constants" in start(model, x, y)[-1]
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+
+
+@pytest.mark.parametrize("kind", [SVGP, LaplaceGP])
+@pytest.mark.parametrize("likelihood", [Bernoulli(), Softmax(3)])
+def test_classes_that_change_fast_are_not_taken_for_chance(likelihood, kind):
+    x = 3.5 * torch.rand(120, 1, generator=torch.Generator().manual_seed(0)).double()
+    height = torch.sin(18.0 * x[:, 0])
+    y = height.sign()
+    if likelihood.task == "multiclass":
+        y = (height > -0.5).double() + (height > 0.5).double()
+    points = {"num_inputs": 1, "num_inducing": 10} if kind is SVGP else {}
+    model = kind(kernel=RBF(1), mean=Constant(), likelihood=likelihood, **points).double()
+    lines = start(model, x, y, max_evaluations=40)
+    assert sum("hardly better than noise" in line for line in lines) in (1, 2)
+    parts = model.hyperparameters()
+    assert evidence(parts, x, y) > constant_evidence(likelihood, y) + 20.0
+    assert parts.kernel.lengthscale.item() < 0.3
+
+
+@pytest.mark.parametrize("likelihood", [Bernoulli(), Softmax(3), Poisson()])
+def test_the_evidence_of_a_constant_is_that_of_the_shares_or_the_mean(likelihood):
+    _, _, y = problem(likelihood)
+    if likelihood.task == "count":
+        want = torch.distributions.Poisson(y.mean()).log_prob(y).sum()
+    else:
+        shares = y.unique(return_counts=True)[1] / len(y)
+        want = len(y) * (shares * shares.log()).sum()
+    assert constant_evidence(likelihood, y) == pytest.approx(float(want), rel=1e-6)
+
+
+def test_chance_stays_chance():
+    model, x, y = problem(Bernoulli())
+    y = torch.randn(60, generator=torch.Generator().manual_seed(2)).double().sign()
+    lines = start(model, x, y, max_evaluations=40)
+    assert sum("another fit" in line for line in lines) == 2
+    parts = model.hyperparameters()
+    assert evidence(parts, x, y) < constant_evidence(parts.likelihood, y) + 5.0
 
 
 def test_more_latent_functions_take_fewer_rows():

@@ -27,17 +27,14 @@ from gpx.models import ExactGP, LaplaceGP
 from gpx.objectives import ExactMLL, LaplaceEvidence
 from gpx.options.build import build, fixed_parameters
 from gpx.training.initialisation import (
-    SHORTER,
     exact_outputs,
-    explains,
     know_noise_of_outputs,
-    lengthen,
     noise_evidence,
     rows_of_outputs,
     take_over,
-    with_lengthscales,
 )
 from gpx.training.maximise import maximise
+from gpx.training.several_fits import SHORTER, explains, lengthen, with_lengthscales
 
 Node = dict[str, Any]
 Maximum = tuple[float, float | None, float | None]
