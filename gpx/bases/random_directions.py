@@ -132,24 +132,29 @@ def hadamard_rows(rows: Tensor, size: int) -> Tensor:
     return 1.0 - 2.0 * parity.double()
 
 
-RADIX = 16
-"""Radix of the Hadamard transform: one product replaces four levels of sums and differences."""
+LEVELS = 6
+"""Most levels of sums and differences of the Hadamard transform that one product replaces."""
 
 
 def hadamard_transform(vectors: Tensor) -> Tensor:
     """H v for each row v of (r, size), size a power of two; O(r size log size).
 
-    H is the Kronecker product of Hadamard matrices of at most ``RADIX`` rows: each is applied to
-    the last digit of the index, which then becomes the first one.
+    H is the Kronecker product of Hadamard matrices of at most 2^``LEVELS`` rows, about equal in
+    size. Each is applied to its digit of the index where that is, without moving numbers.
     """
     rows, size = vectors.shape
+    levels = size.bit_length() - 1
+    each = -(-levels // max(1, -(-levels // LEVELS)))
     signs = vectors.new_ones(1, 1)
-    while len(signs) < min(RADIX, size):
+    for _ in range(each):
         signs = torch.cat((torch.cat((signs, signs), 1), torch.cat((signs, -signs), 1)))
-    done = 1
-    while done < size:
-        factor = min(RADIX, size // done)
-        found = vectors.reshape(-1, factor) @ signs[:factor, :factor]
-        vectors = found.view(rows, size // factor, factor).mT
-        done *= factor
+    below = 1  # numbers with the same higher digits
+    while below < size:
+        factor = min(len(signs), size // below)
+        own = signs[:factor, :factor]
+        if below == 1:
+            vectors = vectors.reshape(-1, factor) @ own
+        else:
+            vectors = own @ vectors.view(-1, factor, below)
+        below *= factor
     return vectors.reshape(rows, size)

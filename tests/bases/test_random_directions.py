@@ -31,9 +31,11 @@ def test_hadamard_rows_signs_and_transform():
     torch.testing.assert_close(hadamard_transform(hadamard_transform(v)), 8 * v)
 
 
-@pytest.mark.parametrize("size", [1, 2, 16, 32, 256, 512])
-def test_the_transform_is_the_dense_product_at_every_size(size):
-    """Below, at and above the radix, and where powers of it and two are mixed."""
+@pytest.mark.parametrize("levels", [6, 2])
+@pytest.mark.parametrize("size", [1, 2, 16, 32, 64, 128, 512])
+def test_the_transform_is_the_dense_product_at_every_size(monkeypatch, size, levels):
+    """In one product and in several, of equal factors and of others."""
+    monkeypatch.setattr("gpx.bases.random_directions.LEVELS", levels)
     v = torch.randn(3, size, requires_grad=True)
     dense = v @ hadamard_rows(torch.arange(size), size)
     found = hadamard_transform(v)
