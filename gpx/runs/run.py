@@ -222,6 +222,7 @@ def _train(state: PreparedRun) -> FitResult:
         state.model.initialise_watched(
             *state.sample, generator=stream(seed, "model", device), watch=watch
         )
+        move_within_bounds(state.model)  # noise and scales may have been fitted to these
         state.objective.prepare(
             state.model, *state.train, generator=stream(seed, "estimator", device)
         )

@@ -262,7 +262,7 @@ class LBFGSB(Optimizer):
                 value, gradient = recorded[place][1], recorded[place][2]
             else:
                 assign(parameters, torch.from_numpy(point))
-                found = self._evaluate(parameters, loss, count)
+                found = self._evaluate(parameters, loss, first=best_loss == np.inf)
                 if found is None:
                     after_failure()
                     # a high loss makes the line search step back
@@ -333,11 +333,11 @@ class LBFGSB(Optimizer):
 
     @staticmethod
     def _evaluate(
-        parameters: Sequence[nn.Parameter], loss: Callable[[], Tensor], count: int
+        parameters: Sequence[nn.Parameter], loss: Callable[[], Tensor], *, first: bool
     ) -> tuple[float, Tensor] | None:
         """Loss and gradient (P,); None at a trial point of a line search that has none.
 
-        At the start (``count`` 0) there is nothing to step back to: what is raised there, or not
+        At the ``first`` of a search there is nothing to step back to: what is raised there, or not
         finite, is the caller's.
         """
         for parameter in parameters:
@@ -346,12 +346,12 @@ class LBFGSB(Optimizer):
             value = loss()
             value.backward()
         except (NotPositiveDefinite, DidNotConverge):
-            if count == 0:
+            if first:
                 raise
             return None
         level, gradient = value_and_gradient(value, parameters)
         sharing().broadcast([level, gradient])
-        if count and not bool(level.isfinite() & gradient.isfinite().all()):
+        if not first and not bool(level.isfinite() & gradient.isfinite().all()):
             return None
         return float(level), gradient
 

@@ -92,8 +92,8 @@ class Trainer:
             DidNotConverge: the loss is not finite.
             ConfigError: the optimiser does not fit the objective.
         """
-        if objective.batching == "minibatch" and not objective.total:
-            objective.total = x.shape[0]
+        if objective.batching == "minibatch" and (objective.told or not objective.total):
+            objective.total, objective.told = x.shape[0], True
         optimizer.require_fit(model, objective, x.shape[0], self.config.max_steps)
         session = Session(
             self.config,

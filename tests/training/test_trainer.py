@@ -115,13 +115,13 @@ class Watcher:
         self.tested.append(step)
 
 
-def fit(tmp_path, objective, optimizer, watcher=None, **options):
+def fit(tmp_path, objective, optimizer, watcher=None, x=X, y=Y, **options):
     model = Line()
     settings = {"max_steps": 40, "batch_size": 10, "log_every": 10, **options}
     trainer = Trainer(TrainerConfig(**settings), 0, tmp_path / "c.pt", [watcher] if watcher else [])
     started = []
     result = trainer.fit(
-        model, objective, optimizer, X, Y, lambda: {"rmse": 1.0}, lambda watch: started.append(1)
+        model, objective, optimizer, x, y, lambda: {"rmse": 1.0}, lambda watch: started.append(1)
     )
     return model.slope.item(), result, started
 
@@ -146,6 +146,8 @@ def test_a_mini_batch_objective_of_ones_own_is_told_the_number_of_rows(tmp_path)
     watcher, objective = Watcher(), Estimate()
     fit(tmp_path, objective, sgd(), watcher)
     assert objective.num_data(X[:10]) == len(X)
+    fit(tmp_path / "fewer", objective, sgd(), x=X[:30], y=Y[:30])
+    assert objective.num_data(X[:10]) == 30
     assert watcher.seen[-1].evidence_per_point == pytest.approx(-1.0, abs=1e-4)
 
 

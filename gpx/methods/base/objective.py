@@ -118,10 +118,13 @@ class Objective(DataSized, Generic[ModelT], ABC):
 
     total: int = 0
     """n, in mini-batch objectives; 0: the rows of x, until a run sets it."""
+    told: bool = False
+    """Whether a run set ``total``, so that the next one does so as well."""
     elbo: ClassVar[bool] = False
     """Whether it is the evidence lower bound, for which the best q(u) is known where noise is
     Gaussian. Models that predict with this q (``refit``) predict with the trained one otherwise.
-    False in a subclass that overrides ``evidence`` and does not say so itself."""
+    False in a subclass that overrides ``evidence``, ``evidence_of``, ``evidence_given`` or ``loss``
+    and does not say so itself."""
     shared: ClassVar[Literal["batch", "evidence"] | None] = None
     """How several processes share the work (``gpx.linalg.processes``). ``batch``: the evidence of a
     batch is the mean of those of its parts, without random draws or state, and each process takes
@@ -136,7 +139,8 @@ class Objective(DataSized, Generic[ModelT], ABC):
         for method in ("evidence", "full_evidence"):
             guard(cls, method, _check_evidence)
         _require_batch(cls)
-        if "evidence" in vars(cls) and "elbo" not in vars(cls):
+        own = vars(cls).keys()
+        if own & {"evidence", "evidence_of", "evidence_given", "loss"} and "elbo" not in own:
             cls.elbo = False
 
     @abstractmethod
@@ -209,7 +213,8 @@ class Objective(DataSized, Generic[ModelT], ABC):
     def check(self, model: ModelT) -> None:
         """Raise ConfigError if this objective does not support ``model``.
 
-        Called before ``prepare``, ``evidence`` and ``full_evidence``.
+        Called before every ``prepare``, ``evidence`` and ``full_evidence``, so that it must be
+        cheap and must not read numbers from a device.
         """
         self.require_model(model)
         likelihood: Any = getattr(model, "likelihood", None)

@@ -14,7 +14,7 @@ from gpx.methods.classification.evidence import (
     dense_gradient,
 )
 from gpx.methods.classification.mode import Mode, find_mode
-from gpx.methods.classification.model import DenseModel
+from gpx.methods.classification.model import DenseModel, no_targets
 from gpx.tensor_checks import check_at_least
 
 
@@ -52,8 +52,8 @@ class LaplaceEvidence(DenseEvidence):
                 f"LaplaceEvidence needs a log-concave likelihood, which {class_name(likelihood)} "
                 "is not: its posterior can have several modes; model=SVGP() takes any likelihood"
             )
-        p = likelihood.num_latents
-        likelihood.curvature(torch.zeros(0), torch.zeros(0) if p == 1 else torch.zeros(0, p))
+        nothing, p = no_targets(likelihood), likelihood.num_latents
+        likelihood.curvature(nothing, nothing if p == 1 else nothing.view(0, p))
 
     def approximate(
         self, model: DenseModel, kernel: Tensor, mean: Tensor, x: Tensor, y: Tensor

@@ -163,8 +163,14 @@ def require_tilted(likelihood: Likelihood) -> None:
             f"{class_name(likelihood)} likelihood has {likelihood.num_latents}; take "
             "model=LaplaceGP(), which takes several classes"
         )
-    empty = torch.zeros(0)
-    likelihood.tilted(empty, empty, empty)  # raises if the likelihood does not define it
+    nothing = no_targets(likelihood)
+    likelihood.tilted(nothing, nothing, nothing)  # raises if the likelihood does not define it
+
+
+def no_targets(likelihood: Likelihood) -> Tensor:
+    """An empty tensor (0,) where the likelihood's parameters are, to ask what it defines."""
+    own = next(likelihood.parameters(), None)
+    return torch.zeros(0) if own is None else own.new_zeros(0)
 
 
 def kernel_matrix(model: DenseModel, x: Tensor, y: Tensor) -> Tensor:

@@ -130,9 +130,11 @@ class ResponseNorm(nn.LocalResponseNorm):
     def forward(self, input: Tensor) -> Tensor:
         """(n, c, h, w) -> the same."""
         channels, reach = input.shape[1], self.size // 2
-        near = input.new_full((channels, channels), self.alpha / self.size)
-        band = near.tril_(reach).triu_(-reach).view(channels, channels, 1, 1)
-        root = functional.conv2d(input.square(), band, input.new_full((channels,), self.k)).rsqrt()
+        ones = torch.ones(channels, channels, dtype=input.dtype, device=input.device)
+        band = (self.alpha / self.size) * ones.tril(reach).triu(-reach)
+        # no convolution: on a GPU that would round to ten bits
+        means = (input.square().movedim(1, -1) @ band).movedim(-1, 1)
+        root = (means + self.k).rsqrt()
         return input * (root * root.sqrt())
 
 

@@ -134,10 +134,14 @@ def is_random(network: nn.Module) -> bool:
 
 
 def split_at_draws(network: nn.Module) -> tuple[nn.Module, nn.Module]:
-    """What a sequence of layers does before the first random one, and the rest."""
+    """What a sequence of layers does before the first random one, and the rest.
+
+    A sequence with hooks of its own is not taken apart: they would not be called.
+    """
     if not is_random(network):
         return network, nn.Sequential()
-    if type(network) is not nn.Sequential:
+    hooked = network._forward_hooks or network._forward_pre_hooks
+    if type(network) is not nn.Sequential or hooked:
         return nn.Sequential(), network
     layers = list(network)
     place = next(i for i, layer in enumerate(layers) if is_random(layer))

@@ -45,14 +45,14 @@ class Network(nn.Module):
         Layers before the first random one are evaluated once.
         """
         if is_random(self.body):
-            fixed, drawn = self.split()
+            fixed, drawn = self.split() if num > 1 else (nn.Identity(), self)
             return repeated(drawn, fixed(x), num)
         return self.head.sample(self.body(x), num)
 
     def sample_marginals(self, x: Tensor, num: int) -> Marginals:
         """``marginals`` given ``num`` independent draws for each row: (num, n, p) each."""
         if is_random(self.body) or self.head.drawn:
-            fixed, drawn = self.split()
+            fixed, drawn = self.split() if num > 1 else (nn.Identity(), self)
             parts = drawn.marginals(copies(fixed(x), num))
         else:
             return Marginals(*(part.expand(num, -1, -1) for part in self.marginals(x)))

@@ -4,14 +4,24 @@ import math
 
 import pytest
 import torch
+from claimed_cuda import claimed_cuda
 from class_problems import gradient_errors, parts, points
 
 from gpx.errors import ConfigError, DataError, NotAvailable
 from gpx.kernels import RBF
-from gpx.likelihoods import Bernoulli, Gaussian, Laplace, Poisson, Softmax, StudentT
+from gpx.likelihoods import (
+    Bernoulli,
+    Gaussian,
+    Laplace,
+    NegativeBinomial,
+    Ordinal,
+    Poisson,
+    Softmax,
+    StudentT,
+)
 from gpx.means import Zero
-from gpx.models import SVGP, ExactGP, LaplaceGP
-from gpx.objectives import ExactMLL, LaplaceEvidence
+from gpx.models import SVGP, ExactGP, ExpectationPropagationGP, LaplaceGP
+from gpx.objectives import EPEvidence, ExactMLL, LaplaceEvidence
 
 CASES = {
     "logit": (lambda: Bernoulli("logit"), 2),
@@ -170,3 +180,17 @@ def test_too_many_points_for_memory_name_the_size_and_an_alternative(monkeypatch
     )
     with pytest.raises(ConfigError, match=words):
         model.check(x)
+
+
+@pytest.mark.parametrize(
+    ("model", "objective", "likelihood"),
+    [
+        (LaplaceGP, LaplaceEvidence, NegativeBinomial),
+        (LaplaceGP, LaplaceEvidence, lambda: Ordinal(3)),
+        (ExpectationPropagationGP, EPEvidence, lambda: Ordinal(3, link="probit")),
+    ],
+)
+def test_likelihoods_with_parameters_are_checked_where_these_are(model, objective, likelihood):
+    with claimed_cuda():
+        there = model(**parts(likelihood())).double().cuda()
+        objective().check(there)

@@ -1,5 +1,7 @@
 """Convolutional networks by their names: published sizes, residual blocks, batch normalisation."""
 
+import warnings
+
 import pytest
 import torch
 from draws import draws
@@ -64,6 +66,10 @@ def test_the_response_norm_and_its_gradient_are_those_of_torch():
         (slope,) = torch.autograd.grad(found.square().sum(), leaf)
         results.append((found, slope))
     torch.testing.assert_close(*results)
+    made = ResponseNorm(5, **sizes)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.testing.assert_close(torch.vmap(made)(x.unsqueeze(1))[:, 0], made(x))
 
 
 @pytest.mark.parametrize(

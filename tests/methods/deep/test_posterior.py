@@ -107,6 +107,19 @@ def test_layers_before_the_first_random_one_are_evaluated_once(likelihood):
     assert rows == [6, 6]
 
 
+def test_a_sequence_with_a_hook_is_not_taken_apart():
+    model = with_masks(Gaussian().double())
+    rows = []
+    hook = model.network.body.register_forward_hook(lambda _, x, y: rows.append(len(y)))
+    model.sample_latents(X, 4)
+    assert rows == [24]
+    hook.remove()
+    hook = model.network.body[0].register_forward_hook(lambda _, x, y: rows.append(len(y)))
+    model.sample_latents(X, 4)
+    assert rows == [24, 6]
+    hook.remove()
+
+
 def test_draws_are_those_of_passes_through_the_whole_network():
     likelihood = Softmax(3).double()
     posterior = with_masks(likelihood).new_posterior()

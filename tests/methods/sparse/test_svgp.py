@@ -149,6 +149,13 @@ class Tempered(SVGPELBO):
         return Evidence(found.value - 4.0 * found.parts["complexity"], "estimate")
 
 
+class Scaled(SVGPELBO):
+    """Another loss of the same bound."""
+
+    def loss(self, evidence, model, x):
+        return super().loss(evidence, model, x) + evidence.parts["complexity"]
+
+
 class Renamed(SVGPELBO):
     """The bound itself."""
 
@@ -160,9 +167,10 @@ def test_what_another_objective_trained_is_predicted_with_its_own_q():
     _randomise(model)
     own, best = model.marginals(x).mean.detach(), model.condition(x, y).predict(x).mean
     assert float((own - best).abs().max()) > 0.1
-    trained = Tempered(len(x)).for_prediction(model, x, y).condition(x, y)
-    torch.testing.assert_close(trained.predict(x).mean, own)
-    assert trained.facts() == {"variational_distribution": "as trained"}
+    for objective in (Tempered, Scaled):
+        trained = objective(len(x)).for_prediction(model, x, y).condition(x, y)
+        torch.testing.assert_close(trained.predict(x).mean, own)
+        assert trained.facts() == {"variational_distribution": "as trained"}
     for objective in (SVGPELBO, SampledELBO, Renamed):
         assert objective(len(x)).for_prediction(model, x, y) is model
     assert model.refit
