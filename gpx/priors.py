@@ -8,21 +8,22 @@ do not include the prior.
 
 from __future__ import annotations
 
+import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from gpx.constraints import Constrained, positive_parameters
+from gpx.constraints import Positive, positive_parameters
 from gpx.errors import ConfigError
 from gpx.tensor_checks import check_at_least, is_number
 
 
 class Prior(ABC):
-    """The density of a positive hyperparameter; subclasses define ``log_prob``."""
+    """The density of a hyperparameter; subclasses define ``log_prob``."""
 
     @abstractmethod
     def log_prob(self, value: Tensor) -> Tensor:
@@ -33,6 +34,25 @@ def _require_positive(prior: str, **numbers: float) -> None:
     for name, number in numbers.items():
         if not is_number(number) or not 0.0 < number < math.inf:
             raise ConfigError(f"{name}={number} of a {prior} prior must be positive and finite")
+
+
+class Normal(Prior):
+    """theta ~ N(mean, deviation^2), for hyperparameters of any sign such as ``mean.constant``.
+
+    Args:
+        mean, deviation: of theta; ``deviation`` is positive.
+    """
+
+    def __init__(self, mean: float, deviation: float) -> None:
+        _require_positive("normal", deviation=deviation)
+        if not is_number(mean) or not math.isfinite(mean):
+            raise ConfigError(f"mean={mean} of a normal prior must be finite")
+        self.mean, self.deviation = mean, deviation
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """As in ``Prior``."""
+        scaled = (value - self.mean) / self.deviation
+        return -0.5 * scaled.square() - math.log(self.deviation * math.sqrt(2.0 * math.pi))
 
 
 class LogNormal(Prior):
@@ -80,6 +100,8 @@ class Priors:
     Args:
         parameters: name -> prior, None for no prior. ``lengthscale`` means all learned lengthscales
             of the model, ``kernel.kernels.0.lengthscale`` that of the first summand of its kernel.
+            Parameters of any sign have their own name (``mean.constant``); most priors are of
+            positive ones.
 
     Example::
 
@@ -104,25 +126,24 @@ class Priors:
                 )
 
     def require(self, model: nn.Module, trained: Iterable[Tensor]) -> None:
-        """Raise ConfigError for a name that no trained positive hyperparameter of ``model`` has.
+        """Raise ConfigError for a name that no trained hyperparameter of ``model`` has.
 
         Args:
             trained: the parameters that are optimised.
         """
-        optimised = {id(parameter) for parameter in trained}
-        self._require(
-            [each.name for each in _learned(model) if id(each.raw) in optimised], "learns"
-        )
+        optimised = {id(parameter) for parameter in trained if parameter.requires_grad}
+        self._require([e for e in _hyperparameters(model) if id(e.raw) in optimised], "learns")
 
-    def _require(self, known: Sequence[str], verb: str) -> None:
+    def _require(self, known: Sequence[_Hyperparameter], verb: str) -> None:
+        shown = [each.name for each in known if each.constraint or each.name.startswith(_TOLD)]
         for name in self.parameters:
-            if name not in self.optional and not any(_matches(name, full) for full in known):
+            if name not in self.optional and not any(_matches(name, each.name) for each in known):
                 raise ConfigError(
-                    f"there is a prior of {name}, and the model {verb} no such positive "
-                    f"hyperparameter; it has {', '.join(known) or 'none'}"
+                    f"there is a prior of {name}, and the model {verb} no such hyperparameter; it "
+                    f"has {', '.join(shown) or 'none'}"
                 )
 
-    def log_prob(self, model: nn.Module, *, all_known: bool = False) -> Tensor:
+    def log_prob(self, model: nn.Module, *, all_known: bool = True) -> Tensor:
         """Sum of the log densities () of the learned hyperparameters, with gradients; float64.
 
         Args:
@@ -132,16 +153,17 @@ class Priors:
         Raises:
             ConfigError: it has not.
         """
-        learned = list(_learned(model))
+        hyperparameters = list(_hyperparameters(model))
         pairs = [
-            (name, prior.log_prob(each.constraint(each.raw).double()).sum())
-            for each in learned
+            (name, prior.log_prob(each.value().double()).sum())
+            for each in hyperparameters
+            if each.raw.requires_grad
             for name in self.parameters
             if _matches(name, each.name) and (prior := self._prior(name, model, each.name))
         ]
         found = [density for _, density in pairs]
         if all_known and len({name for name, _ in pairs}) < len(self.parameters):
-            self._require([each.name for each in positive_parameters(model)], "has")
+            self._require(hyperparameters, "has")
         return torch.stack(found).sum() if found else torch.zeros((), dtype=torch.float64)
 
     def _prior(self, name: str, model: nn.Module, full: str) -> Prior | None:
@@ -212,13 +234,34 @@ def _num_columns(product: nn.Module, count: int) -> int:
     return len(columns) or count
 
 
-def _learned(model: nn.Module) -> Iterator[Constrained]:
-    """Learned positive parameters of the model, shared ones once."""
+_TOLD = ("kernel.", "mean.", "likelihood.")
+"""Parts of models whose parameters of any sign are told; variational ones are too many."""
+
+
+class _Hyperparameter(NamedTuple):
+    """A parameter that may have a prior: positive, or of any sign without ``constraint``."""
+
+    name: str
+    raw: Tensor
+    constraint: Positive | None = None
+
+    def value(self) -> Tensor:
+        return self.raw if self.constraint is None else self.constraint(self.raw)
+
+
+def _hyperparameters(model: nn.Module) -> Iterator[_Hyperparameter]:
+    """Positive parameters of the model, then those of any sign; shared ones once."""
     seen: set[int] = set()
-    for parameter in positive_parameters(model):
-        if parameter.raw.requires_grad and id(parameter.raw) not in seen:
-            seen.add(id(parameter.raw))
-            yield parameter
+    positive = (_Hyperparameter(*each) for each in positive_parameters(model))
+    plain = (
+        _Hyperparameter(name, raw)
+        for name, raw in model.named_parameters()
+        if "parametrizations." not in name
+    )
+    for each in itertools.chain(positive, plain):
+        if id(each.raw) not in seen:
+            seen.add(id(each.raw))
+            yield each
 
 
 def _matches(name: str, full: str) -> bool:

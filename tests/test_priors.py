@@ -13,7 +13,7 @@ from gpx.means import Constant
 from gpx.models import QSGP, ExactGP
 from gpx.objectives import ExactMLL
 from gpx.options.composition import composed
-from gpx.priors import DimensionScaled, Gamma, LogNormal, Priors
+from gpx.priors import DimensionScaled, Gamma, LogNormal, Normal, Priors
 from gpx.runs import RunFolder, load, run
 from gpx.runs.origin import origin_of, require_same_model
 from gpx.runs.watching.console import Console
@@ -54,8 +54,26 @@ def test_what_is_fixed_has_no_prior():
     model.kernel.requires_grad_(False)
     priors = Priors({"lengthscale": LogNormal(1.0, 2.0)})
     assert priors.log_prob(model) == 0.0
-    with pytest.raises(ConfigError, match="learns no such positive hyperparameter; it has likeli"):
+    with pytest.raises(ConfigError, match="learns no such hyperparameter; it has likeli"):
         priors.require(model, model.parameters())
+
+
+def test_parameters_of_any_sign_take_priors_by_name():
+    model = exact()
+    model.mean.constant.data.fill_(-1.5)
+    prior = Normal(0.5, 2.0)
+    expected = distributions.Normal(0.5, 2.0).log_prob(torch.tensor(-1.5).double())
+    found = Priors({"mean.constant": prior}).log_prob(model)
+    torch.testing.assert_close(found, expected)
+    (slope,) = torch.autograd.grad(found, model.mean.constant)
+    torch.testing.assert_close(slope, torch.tensor(0.5).double().expand_as(slope))
+    Priors({"mean.constant": prior}).require(model, model.parameters())
+
+
+@pytest.mark.parametrize("name", ["mean.constnt", "raw_lengthscale"])
+def test_the_density_of_a_name_that_the_model_lacks_is_refused(name):
+    with pytest.raises(ConfigError, match=f"prior of {name}, and the model has no such hyperpar"):
+        Priors({name: Normal(0.0, 1.0)}).log_prob(exact())
 
 
 def test_a_loop_of_ones_own_is_told_of_a_misspelt_name():

@@ -51,8 +51,8 @@ def encode_targets(
     if table.target_names:
         raise DataError(
             f"{table.where} has {len(table.target_names)} targets "
-            f"({', '.join(table.target_names)}), and a likelihood of classes, counts or "
-            "proportions takes one; choose one of them, or another likelihood="
+            f"({', '.join(table.target_names)}), and a likelihood of classes, counts, proportions "
+            "or positive numbers takes one; choose one of them, or another likelihood="
         )
     bad, expected = misfits(y, task)
     if bad.any():
@@ -100,6 +100,8 @@ def misfits(y: Floats, task: Task) -> tuple[np.ndarray, str]:
         return (y < 0) | (y != np.round(y)), "a count (0, 1, 2, ...)"
     if task == "proportion":
         return (y <= 0.0) | (y >= 1.0), "a proportion above 0 and below 1"
+    if task == "positive":
+        return y <= 0.0, "a number above 0"
     return np.zeros(len(y), dtype=bool), "a number"
 
 

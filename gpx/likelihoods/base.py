@@ -22,7 +22,7 @@ from gpx.errors import ConfigError, NotAvailable, ShapeError, class_name
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.tensor_checks import validation
 
-Task = Literal["regression", "binary", "multiclass", "ordinal", "count", "proportion"]
+Task = Literal["regression", "binary", "multiclass", "ordinal", "count", "proportion", "positive"]
 
 
 def is_classification(task: Task) -> bool:
@@ -113,7 +113,9 @@ class Likelihood(Constructed, ABC):
         log_concave: whether log p(y | f) is concave in f for every y.
         task: decides how targets are encoded and which metrics apply. ``regression``: real numbers;
             ``binary``: -1 or 1; ``multiclass``, and ``ordinal`` for ordered classes: 0, 1, ...,
-            num_classes - 1; ``count``: 0, 1, 2, ...; ``proportion``: above 0 and below 1.
+            num_classes - 1; ``count``: 0, 1, 2, ...; ``proportion``: above 0 and below 1;
+            ``positive``: above 0. Only those of ``regression`` are standardised, the others stay
+            as they are.
         num_classes: number of classes; 0 where targets are numbers.
     """
 

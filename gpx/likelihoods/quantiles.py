@@ -123,7 +123,20 @@ def cdf(law: Distribution, y: Tensor) -> Tensor:
     if isinstance(law, Beta):
         parts = law.concentration1.double(), law.concentration0.double(), y.double().clamp(0.0, 1.0)
         return torch.as_tensor(betainc(*(part.detach().cpu().numpy() for part in parts))).to(y)
+    if _has_lower_end(law):  # torch refuses values below it, or continues the formula there
+        inside = law.support.check(y)  # type: ignore[union-attr]
+        below = ~inside & ~y.isnan()
+        return law.cdf(torch.where(below, law.mean, y)).masked_fill(below, 0.0)
     return law.cdf(y)
+
+
+def _has_lower_end(law: Distribution) -> bool:
+    """Whether values are the real numbers above a number, as for Weibull and gamma laws."""
+    try:
+        support: Any = law.support
+    except NotImplementedError:
+        return False
+    return isinstance(support, (constraints.greater_than, constraints.greater_than_eq))
 
 
 @torch.no_grad()

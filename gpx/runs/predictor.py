@@ -224,7 +224,8 @@ class Predictor:
 
         For real targets f is y without noise, in the data's own units. For counts it is the
         logarithm of the rate; for classes and proportions the values that the likelihood turns into
-        probabilities, (n, C) for C > 2 classes without an order. The interval is that of a normal
+        probabilities, (n, C) for C > 2 classes without an order; for other likelihoods of your own
+        what they take as f. The interval is that of a normal
         distribution, transformed if the target is. Recalibration does not change f. Rows with
         missing values are averaged as in ``predict``.
 
@@ -261,8 +262,8 @@ class Predictor:
 
         Raises:
             ShapeError, DTypeError, DataError: as ``predict``.
-            ConfigError: the target is a class, a count or a proportion, is transformed, or there
-                are several.
+            ConfigError: the target is a class, a count, a proportion or positive, is transformed,
+                or there are several.
             NotAvailable: the posterior has no joint covariance in closed form; or ``targets`` with
                 recalibration, which is of the distribution of each target alone.
         """
@@ -273,8 +274,8 @@ class Predictor:
             )
         if self.likelihood.task != "regression":
             raise ConfigError(
-                f"a covariance needs a real target, and {self.target_name} is a class, a count or "
-                "a proportion"
+                f"a covariance needs a real target, and {self.target_name} is a class, a count, "
+                "a proportion or positive"
             )
         if self.target_names or self.target_transform is not None:
             why = "has several" if self.target_names else "transforms it"

@@ -113,7 +113,7 @@ LARGE_EVIDENCE = 1e9
 COVERAGE_TOLERANCE = 0.1
 """Coverage below 0.95 by more than this is reported."""
 
-UNSTANDARDISED = {"count": "counts", "proportion": "proportions"}
+UNSTANDARDISED = {"count": "counts", "proportion": "proportions", "positive": "targets"}
 """Names of targets in test metrics, for tasks that do not standardise them."""
 
 

@@ -207,7 +207,7 @@ class SubsetInitialisation(Initialisation):
         # evaluated where the search ended: its lowest loss may lie beyond a limit
         with torch.no_grad():
             reached = evidence()
-            density = 0.0 if priors is None else priors.log_prob(together)
+            density = 0.0 if priors is None else priors.log_prob(together, all_known=False)
             value = (reached + density) / count
             gain = reached - sum(noise_evidence(*part) for part in parts)
         # which fits follow and which is taken depends on them: no process may decide otherwise

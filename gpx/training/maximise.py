@@ -49,7 +49,7 @@ def maximise(
     def loss() -> Tensor:
         value = log_density()
         if priors is not None:
-            value = value + priors.log_prob(module)
+            value = value + priors.log_prob(module, all_known=False)
         return value / -rows
 
     def after_evaluation(number: int, value: float, replayed: bool) -> None:

@@ -12,7 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpx.errors import CheckpointError, DidNotConverge, NotPositiveDefinite
+from gpx.errors import (
+    CheckpointError,
+    DataError,
+    DidNotConverge,
+    NotPositiveDefinite,
+    class_name,
+)
+from gpx.likelihoods.base import Likelihood
 from gpx.linalg.processes import sharing
 from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Objective
@@ -241,9 +248,15 @@ class Session:
     # -- monitoring -------------------------------------------------------------------------------
 
     def require_finite(self, loss: float, parts: Mapping[str, Tensor]) -> None:
-        """Raise DidNotConverge if the loss is not finite; the last checkpoint is kept."""
+        """Raise DidNotConverge if the loss is not finite; the last checkpoint is kept.
+
+        DataError if that is so at the first step for targets that the likelihood cannot have.
+        """
         if math.isfinite(loss):
             return
+        refused = _refused_targets(self.model, self.y) if self.step <= 1 else ""
+        if refused:
+            raise DataError(refused)
         broken = [name for name, value in parts.items() if not math.isfinite(float(value))]
         what = f" (its term {broken[0]} is not finite)" if broken else ""
         kept = ""
@@ -301,6 +314,35 @@ class Session:
         seconds = self.seconds + time.perf_counter() - started
         (self.seconds,) = sharing().all_max(seconds)
         return again
+
+
+def _refused_targets(model: Model, y: Tensor) -> str:
+    """What is wrong with targets that have no finite density at f = 0; empty if all have one."""
+    likelihood = getattr(model, "likelihood", None)
+    if not isinstance(likelihood, Likelihood) or not isinstance(y, Tensor):
+        return ""
+    latents = likelihood.num_latents
+    f = y.new_zeros(len(y), latents) if latents > 1 else y.new_zeros(len(y))
+    try:
+        with torch.no_grad():
+            count = int((~likelihood.log_prob(y, f).isfinite()).sum())
+    except Exception:  # of a class that is not ours: the loss is what is told then
+        return ""
+    if count == 0:
+        return ""
+    known = y[~y.isnan()]
+    standardised = likelihood.task == "regression"
+    return (
+        f"log p(y | f) of the {class_name(likelihood)} likelihood is not finite for {count:,} of "
+        f"{len(y):,} training targets at f = 0; "
+        + ("standardised, they" if standardised else "they")
+        + f" range from {float(known.min()):.4g} to {float(known.max()):.4g}; "
+        + (
+            'if it is of targets above 0, give it task = "positive", which leaves them as they are'
+            if standardised
+            else "check its log_prob there"
+        )
+    )
 
 
 def _values(parts: Mapping[str, Tensor]) -> dict[str, float]:

@@ -115,6 +115,15 @@ def test_counts_must_be_counts(value: float) -> None:
         load(Given(X, y), task="count")
 
 
+@pytest.mark.parametrize("value", [0.0, -0.1])
+def test_positive_targets_stay_as_they_are(value: float) -> None:
+    y = np.resize([0.5, 3.0, 1e4], 60)
+    assert set(load(Given(X, y), task="positive").train_y.tolist()) == {0.5, 3.0, 1e4}
+    y[4] = value
+    with pytest.raises(DataError, match=rf"data row 5, .*found {value:g} .*expected a number abo"):
+        load(Given(X, y), task="positive")
+
+
 @pytest.mark.parametrize("value", [0.0, 1.0, -0.1, 1.5])
 def test_shares_must_lie_between_none_and_all(value: float) -> None:
     y = np.resize([0.2, 0.5, 0.999], 60)

@@ -5,6 +5,7 @@ import torch
 from scipy import stats
 from torch.distributions import (
     Categorical,
+    Gamma,
     Geometric,
     Laplace,
     MixtureSameFamily,
@@ -12,6 +13,7 @@ from torch.distributions import (
     Normal,
     Poisson,
     StudentT,
+    Weibull,
 )
 
 from gpx.likelihoods import Laplace as LaplaceLikelihood
@@ -143,3 +145,14 @@ def test_intervals_of_counts_are_exact_quantiles(rate):
         lower, upper = central_interval(made(torch.tensor([rate, rate])), 0.95)
         assert lower.tolist() == [law.ppf(0.025)] * 2
         assert upper.tolist() == [law.ppf(0.975)] * 2
+
+
+@pytest.mark.parametrize("validate", [True, False])
+@pytest.mark.parametrize("kind", [Weibull, Gamma])
+def test_nothing_lies_below_the_end_of_a_law_of_positive_numbers(kind, validate):
+    law = kind(torch.tensor([1.5, 2.0]), torch.tensor([1.2, 0.7]), validate_args=validate)
+    y = torch.tensor([[-1.0, 0.3], [2.0, -1e-3]])
+    found = cdf(law, y)
+    assert found[0, 0] == found[1, 1] == 0.0
+    assert found[0, 1] == law.cdf(torch.tensor([1.0, 0.3]))[1]
+    assert found[1, 0] == law.cdf(torch.tensor([2.0, 1.0]))[0]

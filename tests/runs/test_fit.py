@@ -22,7 +22,7 @@ from gpx.constraints import fix
 from gpx.errors import ConfigError, DataError, DTypeError, GPXError, ShapeError, WriteError
 from gpx.inducing import Given
 from gpx.kernels import RBF, Matern32, Periodic
-from gpx.likelihoods import Bernoulli, Gaussian
+from gpx.likelihoods import Bernoulli, GaussHermite, Gaussian, Likelihood
 from gpx.means import Linear as LinearMean
 from gpx.objectives import ExactMLL
 from gpx.runs import resume
@@ -699,6 +699,46 @@ def test_frames_of_pandas(tmp_path):
     np.testing.assert_array_equal(gpx.load(fitted.folder).predict(turned).mean, expected)
     first = fitted.predict(frame.iloc[:1]).mean
     assert first == pytest.approx(expected[:1], rel=1e-9)
+
+
+class WeibullOfReals(Likelihood):
+    """Weibull with scale exp(f), which only targets above 0 can have."""
+
+    log_concave = False
+    task = "regression"
+
+    def __init__(self):
+        super().__init__()
+        self.quadrature = GaussHermite(20)
+
+    def predictive(self, mean, variance):
+        shape = torch.full_like(mean, 1.5)
+        return torch.distributions.Weibull((mean + 0.5 * variance).exp(), shape)
+
+    def log_prob(self, y, f):
+        return torch.distributions.Weibull(f.exp(), 1.5, validate_args=False).log_prob(y)
+
+    def expected_log_prob(self, y, mean, variance):
+        return self.quadrature.expectation(lambda f: self.log_prob(y, f), mean, variance)
+
+
+class WeibullOfTimes(WeibullOfReals):
+    task = "positive"
+
+
+def test_a_likelihood_of_targets_above_zero(tmp_path):
+    x = np.linspace(-2.0, 2.0, 80)
+    times = np.exp(1.0 + x) * np.random.default_rng(0).weibull(1.5, 80)
+    options = ("approx=svgp", "approx.num_inducing=10", "optimizer=adam", *QUICK[3:])
+    short, long = (*options, "trainer.max_steps=2"), (*options, "trainer.max_steps=200")
+    with pytest.raises(DataError, match=r"WeibullOfReals likelihood is not finite for .* of 72 tr"):
+        gpx.fit(x, times, *short, likelihood=WeibullOfReals(), folder=tmp_path / "no")
+    with pytest.raises(DataError, match="expected a number above 0"):
+        gpx.fit(x, times - 1.0, *short, likelihood=WeibullOfTimes(), folder=tmp_path / "n")
+    fitted = gpx.fit(x, times, *long, likelihood=WeibullOfTimes(), folder=tmp_path / "run")
+    mean = fitted.predict([-1.5, 1.5]).mean
+    np.testing.assert_allclose(mean, np.exp([-0.5, 2.5]) * 0.9, rtol=0.6)
+    assert fitted.metrics["test.rmse_original"] == fitted.metrics["test.rmse"]
 
 
 EXACT = ("approx=exact", "trainer.max_steps=5", *QUICK[3:])
