@@ -305,6 +305,7 @@ def table(cells: Rows, folder: Path | None) -> None:
         "a margin, as in the released code of the source (approx.basis.grid.transductive=true "
         "approx.basis.grid.margin=0). The errors at the far rows are large with this grid as well: "
         "the kernel extrapolates there.",
+        f"starts beside fitted: {beside_fitted(cells, 'starts') or 'not measured'}",
         "Fewer than ten folds (the means over different folds differ): "
         + ("; ".join(f"{k}: {', '.join(v)}" for k, v in partial.items() if v) or "none")
         + ".",
@@ -375,6 +376,18 @@ def why_outside(cells: Rows, name: str) -> str:
                 f"{others:.2f}."
             )
     return " ".join(said)
+
+
+def beside_fitted(cells: Rows, start: str) -> str:
+    """RMSE of a start over that of ``fitted`` on the same folds, by set."""
+    chains = [c for c in cells if c["inference"] == "type1_mala" and c["structure"] == "diagonal"]
+    rmse = {(c["data"], c["split"], c["start"]): c["rmse"] for c in chains}
+    ratios: dict[str, list[float]] = {}
+    for (data, split, own), error in sorted(rmse.items()):
+        if own == start and (data, split, "fitted") in rmse:
+            ratios.setdefault(data, []).append(error / rmse[data, split, "fitted"])
+    listed = [f"{data} {statistics.geometric_mean(r):.2f} ({len(r)})" for data, r in ratios.items()]
+    return f"ratio of RMSE (folds): {', '.join(listed)}." if listed else ""
 
 
 def outside(near: dict[str, bool]) -> str:
