@@ -148,8 +148,21 @@ def with_facts(config: DictConfig, data: Dataset, **chosen: str | None) -> DictC
     }
     if OmegaConf.is_dict(filled.get("kernel")):
         node: Any = OmegaConf.to_container(filled.kernel, resolve=False)
-        filled.kernel = with_terms_per_input(node, columns_of_kernel(filled, data))
+        written = with_terms_per_input(node, columns_of_kernel(filled, data))
+        if written != node:
+            _require_kernel_of_inputs(filled)
+        filled.kernel = written
     return filled
+
+
+def _require_kernel_of_inputs(config: DictConfig) -> None:
+    """Raise ConfigError if the kernel has terms for each input and the model's is of others."""
+    model = target_of(config.approx, "approx") if OmegaConf.is_dict(config.get("approx")) else None
+    if model is not None and not getattr(model, "kernel_of_inputs", True):
+        raise ConfigError(
+            "kernel=... per input has a term for each column of the data, and the kernels of "
+            f"{model.__name__} are of features that it makes of them: leave out per input"
+        )
 
 
 def chosen_by_data(config: DictConfig, what: str = "choice") -> str | None:

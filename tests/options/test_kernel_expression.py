@@ -134,6 +134,12 @@ def test_a_kernel_per_input_of_a_projection_has_a_term_for_each_of_its_outputs(o
     assert [list(term.active_dims) for term in kernel.kernels] == [[0], [1]][:outputs]
 
 
+@pytest.mark.parametrize("approx", ["dkl", "deep_svgp"])
+def test_a_kernel_per_input_is_refused_where_inputs_of_kernels_are_features(approx, tmp_path):
+    with pytest.raises(ConfigError, match="per input has a term for each column of the data, and"):
+        trained_kernel(tmp_path / "run", f"approx={approx}", "kernel='rbf per input'")
+
+
 def test_a_run_with_the_printed_kernel_has_the_same_terms_as_kernel_auto(tmp_path):
     """What kernel=auto prints can be typed."""
     name = "matern32 + matern32 per input"
