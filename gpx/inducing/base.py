@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -42,10 +43,16 @@ class Selector(ABC):
     Attributes:
         needs_targets: whether ``given`` must be called before; regressions with Gaussian noise do.
         fixed_number: M if it is the selector's own, as with ``Given``; None: as many as asked for.
+        may_choose_fewer: whether fewer than asked for are meant; otherwise they are warned of.
     """
 
     needs_targets: ClassVar[bool] = False
     fixed_number: int | None = None
+
+    @property
+    def may_choose_fewer(self) -> bool:
+        """See ``Selector``."""
+        return False
 
     def given(self, residual: Tensor, noise: Tensor) -> Selector:
         """The selector for these targets; by default itself, as it does not use them.
@@ -105,7 +112,15 @@ class Selector(ABC):
                 "clean the data"
             )
         with torch.no_grad():
-            return self._select(x.detach(), kernel, num_inducing, generator)
+            found = self._select(x.detach(), kernel, num_inducing, generator)
+        own = self.fixed_number is not None or self.may_choose_fewer
+        if len(found.points) != num_inducing and not own:
+            warnings.warn(
+                f"{class_name(self)} chose {len(found.points)} inducing points where "
+                f"{num_inducing} were asked for: the model has as many as it chose",
+                stacklevel=2,
+            )
+        return found
 
     def __call__(
         self,

@@ -89,6 +89,11 @@ class GreedyConditionalVariance(PivotSelector):
             raise ConfigError(f"threshold={threshold} is a share of k(x, x): choose 0 <= it < 1")
         self.threshold = threshold
 
+    @property
+    def may_choose_fewer(self) -> bool:
+        """Whether there is a threshold."""
+        return self.threshold > 0.0
+
     def _pivots(
         self, x: Tensor, kernel: Kernel, num_inducing: int, generator: torch.Generator | None
     ) -> PivotedCholesky:

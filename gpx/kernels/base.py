@@ -359,7 +359,7 @@ class Kernel(Constructed, ABC):
             return Kernel.sum_of([self, other])
         number = _scalar_value(other)
         if number is None:
-            return NotImplemented
+            return self._not_combined(other)
         return Kernel.sum_of([self, Kernel.constant_of(number)])
 
     def __radd__(self, other: Kernel | float) -> Kernel:
@@ -373,9 +373,20 @@ class Kernel(Constructed, ABC):
         if isinstance(other, Kernel):
             return Kernel.product_of([self, other])
         number = _scalar_value(other)
-        return NotImplemented if number is None else Kernel.multiple_of(self, number)
+        if number is None:
+            return self._not_combined(other)
+        return Kernel.multiple_of(self, number)
 
     __rmul__ = __mul__
+
+    def _not_combined(self, other: object) -> Any:
+        """NotImplemented; TypeError for a module of another kind, such as a mean of that name."""
+        if not isinstance(other, torch.nn.Module):
+            return NotImplemented
+        raise TypeError(
+            f"the kernel {self.name} is added to and multiplied by kernels and numbers, got "
+            f"{class_name(other)} of {type(other).__module__}; kernels are in gpx.kernels"
+        )
 
     def __pow__(self, power: int) -> Kernel:
         """Product with itself, with shared parameters.

@@ -52,7 +52,8 @@ def standardised_targets(
 
     Args:
         targets (m,) or (m, 1), or (m, p): in the data's own unit; NaN where one of several is
-            missing. Columns of a data frame are taken by name.
+            missing. Columns of a data frame are taken by name. The row of a single one may be
+            left out: a number, or (p,).
         num_rows: m, the number of rows of the inputs.
         scaler: of the training rows.
         transform: of the target; None: none.
@@ -67,6 +68,8 @@ def standardised_targets(
         targets = columns_by_name(targets, names, "targets")
     y = torch.from_numpy(real_array(targets, "targets"))
     y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+    if num_rows == 1 and y.shape == ((len(names),) if names else ()):
+        y = y[None]
     wanted = (num_rows, len(names)) if names else (num_rows,)
     if y.shape != wanted:
         raise ShapeError(

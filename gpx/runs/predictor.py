@@ -163,6 +163,7 @@ class Predictor:
         Args:
             inputs (m, d): as for ``predict``.
             targets (m,), or (m, p): in the data's own unit; NaN where one of several is missing.
+                For one row also a number, or (p,).
             noise (m,): known noise variances, as for ``predict``.
 
         Returns:

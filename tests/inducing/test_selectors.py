@@ -20,6 +20,8 @@ from gpx.inducing import (
     KMeans,
     RidgeLeverage,
     SampledConditionalVariance,
+    Selection,
+    Selector,
     Uniform,
     require_selector,
 )
@@ -208,6 +210,15 @@ def test_a_threshold_of_novelty_sets_the_number_of_points():
     for wrong in (1.0, "x"):
         with pytest.raises(ConfigError, match=rf"threshold={wrong} is a share of k\(x, x\)"):
             GreedyConditionalVariance(threshold=wrong)
+
+
+def test_fewer_points_than_asked_for_are_said():
+    class Half(Selector):
+        def _select(self, x, kernel, num_inducing, generator):
+            return Selection(x[: num_inducing // 2])
+
+    with pytest.warns(UserWarning, match="Half chose 5 inducing points where 10 were asked for"):
+        assert len(Half()(data(), kernel(), 10)) == 5
 
 
 @pytest.mark.parametrize("cls", [GreedyConditionalVariance, SampledConditionalVariance])

@@ -7,6 +7,7 @@ import torch
 from gpx.errors import ConfigError
 from gpx.kernels import RBF, Constant, Linear, Matern32, Product, Scale, Sum
 from gpx.likelihoods import Gaussian
+from gpx.means import Linear as LinearMean
 
 X = torch.randn(6, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
@@ -84,6 +85,13 @@ def test_what_multiplies_no_kernel_is_refused():
         for act in (lambda k, s=several: k * s, lambda k, s=several: s * k):
             with pytest.raises(TypeError, match=r"operand|sequence"):
                 act(RBF())
+
+
+def test_a_mean_of_the_name_of_a_kernel_is_told_apart():
+    said = r"kernel RBF is added to and multiplied .* got Linear of gpx.means.linear"
+    for act in (lambda: RBF() * LinearMean(2), lambda: RBF() + LinearMean(2)):
+        with pytest.raises(TypeError, match=said):
+            act()
 
 
 def test_each_part_selects_its_own_columns():

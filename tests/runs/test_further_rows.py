@@ -72,6 +72,12 @@ def test_an_exact_process_is_that_of_all_rows_in_dense_numbers():
     np.testing.assert_allclose(each.predict(NEW), found.predict(NEW), rtol=1e-9)
 
 
+def test_a_number_is_the_target_of_a_single_row():
+    model = trained("exact").model
+    found, want = model.condition(MORE[0], TARGETS[0]), model.condition(MORE[:1], TARGETS[:1])
+    np.testing.assert_array_equal(found.predict(NEW), want.predict(NEW))
+
+
 def test_known_noise_of_the_rows_counts():
     model = trained("exact").model
     near = model.condition(MORE[:1], [200.0], noise=[1e-9]).latent(MORE[:1]).mean

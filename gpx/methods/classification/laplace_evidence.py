@@ -53,7 +53,13 @@ class LaplaceEvidence(DenseEvidence):
                 "is not: its posterior can have several modes; model=SVGP() takes any likelihood"
             )
         nothing, p = no_targets(likelihood), likelihood.num_latents
-        likelihood.curvature(nothing, nothing if p == 1 else nothing.view(0, p))
+        found = likelihood.curvature(nothing, nothing if p == 1 else nothing.view(0, p))
+        if not isinstance(found, tuple) or len(found) != 2:
+            raise ConfigError(
+                f"{class_name(likelihood)}.curvature gave a {type(found).__name__}; expected "
+                "gpx.likelihoods.Curvature(gradient, information): d log p / df, and minus the "
+                "second derivative"
+            )
 
     def approximate(
         self, model: DenseModel, kernel: Tensor, mean: Tensor, x: Tensor, y: Tensor

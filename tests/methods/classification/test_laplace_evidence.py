@@ -139,6 +139,11 @@ def test_newton_starts_at_the_last_mode_of_the_same_data():
     assert torch.equal(other.evidence(model, x, y).value, near.value)
 
 
+class Slope(Poisson):
+    def curvature(self, y, f):
+        return y - f.exp()
+
+
 def test_unsupported_models_are_refused():
     x, y = points(6)
     for likelihood, words in (
@@ -149,6 +154,8 @@ def test_unsupported_models_are_refused():
             LaplaceEvidence().check(LaplaceGP(**parts(likelihood)))
     with pytest.raises(NotAvailable, match="the Laplace likelihood declares no second derivatives"):
         LaplaceEvidence().check(LaplaceGP(**parts(Laplace())))
+    with pytest.raises(ConfigError, match=r"Slope.curvature gave a Tensor; expected .*Curvature\("):
+        LaplaceEvidence().check(LaplaceGP(**parts(Slope())))
     with pytest.raises(
         ConfigError, match=r"needs LaplaceGP, or a model with gaussian_sites, got SVGP"
     ):
