@@ -1,4 +1,4 @@
-"""Modules that record their constructor's arguments, for the config in a run folder."""
+"""Objects that record their constructor's arguments, for the config in a run folder."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Unrecorded:
         return f"a {self.kind}"
 
 
-class Constructed(nn.Module):
-    """A module that records the arguments of its constructor, by a wrapper around ``__init__``.
+class Recorded:
+    """An object that records the arguments of its constructor, by a wrapper around ``__init__``.
 
     Numbers, strings, tensors, modules, and lists and mappings of them are recorded; anything else
     (functions, iterators) is replaced by ``Unrecorded``, so that modules stay picklable.
@@ -36,14 +36,18 @@ class Constructed(nn.Module):
         if "__init__" in vars(cls):
             cls.__init__ = _recording(cls.__init__)  # type: ignore[method-assign]
 
+    def _recorded_class(self) -> Any:
+        """The class whose constructor was called."""
+        return type(self)
+
     def construction(self) -> dict[str, Any] | None:
         """Every argument of the constructor by name, with defaults; None if unknown.
 
         It is unknown if the constructor takes any number of positional arguments, or was replaced
         after its class was defined.
         """
-        kind: Any = type_before_parametrizations(self)
-        if kind.__init__ is nn.Module.__init__:
+        kind = self._recorded_class()
+        if kind.__init__ in (nn.Module.__init__, object.__init__):
             return {}
         signature = inspect.signature(kind.__init__)
         if any(p.kind is p.VAR_POSITIONAL for p in signature.parameters.values()):
@@ -61,9 +65,16 @@ class Constructed(nn.Module):
         return recorded
 
 
+class Constructed(Recorded, nn.Module):
+    """A module that records the arguments of its constructor."""
+
+    def _recorded_class(self) -> Any:
+        return type_before_parametrizations(self)
+
+
 def _recording(init: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(init)
-    def recording(self: nn.Module, *args: Any, **kwargs: Any) -> None:
+    def recording(self: Any, *args: Any, **kwargs: Any) -> None:
         if "_construction" not in self.__dict__:  # the outermost constructor comes first
             options = {name: _record(value) for name, value in kwargs.items()}
             recorded = (init.__qualname__, tuple(_record(value) for value in args), options)

@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from gpx.constraints import fix
 from gpx.errors import ConfigError, GPXError
 from gpx.methods.base.model import Hyperparameters, Model
+from gpx.options.given_objects import class_of_given
 from gpx.options.names import with_option_names
 from gpx.options.types import check_option_names, check_option_types
 
@@ -85,6 +86,8 @@ def check_options(node: DictConfig, group: str) -> None:
         ConfigError: a class without an option of that name, or a value that it cannot take; a
             ``_target_`` that cannot be imported.
     """
+    if class_of_given(node) is not None:
+        return
     target = target_of(node, group)
     if target is None:
         raise ConfigError(f"cannot build {group}={node._target_}: nothing has that name")
@@ -104,6 +107,9 @@ def target_of(node: DictConfig, group: str) -> Any:
     target = OmegaConf.select(node, "_target_", default=None)
     if target is None:
         raise ConfigError(f"{group} has no _target_: name its class in {group}._target_")
+    given = class_of_given(node)
+    if given is not None:
+        return given
     try:
         return pydoc.locate(target)
     except pydoc.ErrorDuringImport as error:

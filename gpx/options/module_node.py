@@ -1,4 +1,4 @@
-"""The config node of a kernel, mean, likelihood or selector made in Python: class and arguments.
+"""The config node of a part of a run made in Python: class and arguments.
 
 Before a node is used, the object is built from it again and compared.
 """
@@ -25,6 +25,8 @@ from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.means.base import Mean
 from gpx.methods.base.model import EXAMPLE_PARTS
+from gpx.methods.base.objective import Objective
+from gpx.methods.base.optimizer import Optimizer
 from gpx.options.build import first_line
 from gpx.options.composition import COMPOSING
 
@@ -33,12 +35,23 @@ PARTS: dict[str, type] = {
     "mean": Mean,
     "likelihood": Likelihood,
     "selector": Selector,
+    "objective": Objective,
+    "optimizer": Optimizer,
+    "backbone": nn.Module,
 }
 """Parts that may be given as objects, and their base classes."""
 PACKAGES = {"selector": "approx.selector"}
 """Where the node of a part stands in a config, if not under its own name."""
-EXAMPLES = {**EXAMPLE_PARTS, "selector": "inducing.KMeans()"}
+EXAMPLES = {
+    **EXAMPLE_PARTS,
+    "selector": "inducing.KMeans()",
+    "objective": "objectives.LeaveOneOut()",
+    "optimizer": "training.LBFGSB()",
+}
+OPTIONS = {"backbone": "approx.backbone"}
+"""Parts that are an option rather than a config group."""
 
+UNKNOWN = "what its constructor was given is not known; derive from a class of gpx"
 GIVEN = "given"
 """Name of the node as a choice of its group."""
 
@@ -67,15 +80,15 @@ def chosen_modules(nodes: Mapping[str, dict[str, Any]]) -> Iterator[list[str]]:
 
 
 def node_of(module: object, part: str, kept: bool = True) -> dict[str, Any]:
-    """The config node of a module or selector: ``_target_`` and every argument of its class.
+    """The config node of a module or other part: ``_target_`` and every argument of its class.
 
     The values are those of the constructor, or the current ones if they were assigned since; a
     selector's come from ``Selector.construction``. That a parameter is fixed is not part of the
     node: see ``fixed_in``.
 
     Args:
-        module: a kernel, mean, likelihood or selector; modules among its arguments become nodes.
-        part: "kernel", "mean", "likelihood" or "selector".
+        module: of the class of the part; modules among its arguments become nodes.
+        part: one of ``PARTS``.
         kept: whether another process must be able to build it, from a run folder.
 
     Raises:
@@ -83,15 +96,26 @@ def node_of(module: object, part: str, kept: bool = True) -> dict[str, Any]:
             imported, an argument is unknown or not a number, text, list or module, a parameter
             has a value that no argument gives, or a module is used in several places.
     """
+    if part == "backbone":
+        if not isinstance(module, nn.Module):
+            raise ConfigError(f"backbone={class_name(module)} is no module and no text")
+        raise ConfigError(
+            "backbone: a network with weights cannot be recorded in config.yaml; name its class as "
+            "'approx.backbone={_target_: package.Net}'"
+        )
     if not isinstance(module, PARTS[part]):
+        article = "an" if part[0] == "o" else "a"
         given = f"the class {module.__name__}" if isinstance(module, type) else class_name(module)
         raise ConfigError(
-            f"{part}={given} is not a {part} of gpx, such as gpx.{EXAMPLES[part]}; a text is "
-            f"read as the option {part}="
+            f"{part}={given} is not {article} {part} of gpx, such as gpx.{EXAMPLES[part]}; a text "
+            f"is read as the option {part}="
         )
     reader = _Reader(part, kept)
     if isinstance(module, Selector):
-        return reader.selector(module)
+        unknown = "an argument of its constructor is no attribute of the same name"
+        return reader.arguments(module, module.construction(), unknown)
+    if isinstance(module, Optimizer):
+        return reader.arguments(module, module.construction(), UNKNOWN)
     assert isinstance(module, nn.Module)
     return reader.node(module, part)
 
@@ -124,9 +148,7 @@ class _Reader:
         self._require_importable(kind)
         constructed = module.construction() if isinstance(module, Constructed) else None
         if constructed is None:
-            raise self._not_recorded(
-                module, "what its constructor was given is not known; derive from a class of gpx"
-            )
+            raise self._not_recorded(module, UNKNOWN)
         refused: ConfigError | None = None
         for given in (constructed, {n: _present(module, n, v) for n, v in constructed.items()}):
             try:
@@ -142,19 +164,22 @@ class _Reader:
         assert refused is not None
         raise refused
 
-    def selector(self, selector: Selector) -> dict[str, Any]:
-        """The node of a selector, which has its arguments as attributes."""
-        self._require_importable(type(selector))
-        given = selector.construction()
+    def arguments(self, made: object, given: dict[str, Any] | None, unknown: str) -> dict[str, Any]:
+        """The node of an object that is no module.
+
+        Args:
+            made: the object.
+            given: arguments of its constructor by name; None: they are not known.
+            unknown: why they are not, for the message.
+        """
+        self._require_importable(type(made))
         if given is None:
-            raise self._not_recorded(
-                selector, "an argument of its constructor is no attribute of the same name"
-            )
+            raise self._not_recorded(made, unknown)
         node = {
-            "_target_": _public_name(type(selector)),
-            **{n: self._value(selector, n, v, self.part) for n, v in given.items()},
+            "_target_": _public_name(type(made)),
+            **{n: self._value(made, n, v, self.part) for n, v in given.items()},
         }
-        self._built(selector, node, self.part)
+        self._built(made, node, self.part)
         return node
 
     def _value(self, module: object, name: str, value: Any, place: str) -> Any:
@@ -210,9 +235,10 @@ class _Reader:
 
 def _public_name(kind: type) -> str:
     """Name to import a class by: for classes of gpx the public one, such as gpx.kernels.RBF."""
-    window = ".".join(kind.__module__.split(".")[:2])
-    shown = getattr(sys.modules.get(window), kind.__name__, None) is kind
-    return f"{window if shown else kind.__module__}.{kind.__name__}"
+    for window in (".".join(kind.__module__.split(".")[:2]), "gpx.objectives", "gpx.training"):
+        if getattr(sys.modules.get(window), kind.__name__, None) is kind:
+            return f"{window}.{kind.__name__}"
+    return f"{kind.__module__}.{kind.__name__}"
 
 
 def _present(module: nn.Module, name: str, value: Any) -> Any:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,7 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
+from torch import nn
 
 from gpx.constructed import Constructed
 from gpx.errors import ConfigError, DTypeError, GPXError, class_name
@@ -22,9 +24,13 @@ from gpx.kernels import Kernel
 from gpx.likelihoods import Likelihood
 from gpx.likelihoods.base import is_classification
 from gpx.means import Mean
+from gpx.methods.base.model import Hyperparameters
+from gpx.methods.base.objective import Objective
+from gpx.methods.base.optimizer import Optimizer
 from gpx.options.build import fixed_parameters
 from gpx.options.composition import composed
-from gpx.options.module_node import chosen_modules, fixed_in, node_of
+from gpx.options.given_objects import given_objects
+from gpx.options.module_node import OPTIONS, PARTS, chosen_modules, fixed_in, node_of
 from gpx.runs.data import likelihood_task
 from gpx.runs.folder import RunFolder
 from gpx.runs.given_data import GivenData, given_data
@@ -37,6 +43,9 @@ from gpx.training.progress import Monitor, check_monitors
 
 ARRAYS_FILE = "arrays.npz"
 """File of the given arrays in the run folder, so that the run can be resumed and repeated."""
+
+WHOLE = ("objective", "optimizer")
+"""Parts for which ``approx=`` sets options of its own, which those of another class lack."""
 
 DATA_OPTIONS = (
     *("data", "data.path", "data.root", "data.x", "data.y", "data.test"),
@@ -106,6 +115,9 @@ def fit(
     mean: Mean | str | None = None,
     likelihood: Likelihood | str | None = None,
     selector: Selector | str | None = None,
+    objective: Objective | str | None = None,
+    optimizer: Optimizer | str | None = None,
+    backbone: nn.Module | str | None = None,
     folder: str | Path | None = None,
     quiet: bool = False,
     keep: bool = True,
@@ -149,11 +161,21 @@ def fit(
             Training starts from their values, in units of the standardised inputs and target, and
             keeps those that ``gpx.constraints.fix`` fixed; the modules themselves are not changed.
             config.yaml holds their classes and arguments; classes of one's own are loaded by
-            ``gpx.load(folder, trust=("my_package",))``.
+            ``gpx.load(folder, trust=("my_package",))``. With ``keep=False`` nothing is recorded,
+            and they may be what no config can hold: a kernel that is used twice (``k ** 2``), a
+            parameter that two share, a network inside.
         selector: of inducing points, an object of ``gpx.inducing`` or of one's own with its
             arguments as attributes, or a text as in ``selector=``. ``Given(points)`` has its points
             in units of the standardised inputs: subtract the mean of the rows trained on, and
             divide by their standard deviation.
+        objective: an objective of gpx or of one's own, or a text as in ``objective=``. An argument
+            ``num_data`` becomes the number of rows trained on. A run folder can record it if its
+            arguments are numbers, texts, lists and modules and its state is that of a new one.
+        optimizer: an optimiser, or a text as in ``optimizer=``. A run folder can record it if its
+            arguments are numbers, texts, lists and mappings; the run has one of its own.
+        backbone: of ``approx=dkl``, ``svdkl`` and others with a network: a module (with
+            ``keep=False``, as a config holds no weights), or a text as in ``approx.backbone=``. A
+            class is named in a text: ``"approx.backbone={_target_: package.Net}"``.
         folder: run folder, new or empty; None: a new one in ``outputs``.
         quiet: print nothing (``trainer.quiet=true``); warnings are still issued by Python.
         keep: False: leave no run folder behind, so that nothing is drawn (``trainer.figures`` and
@@ -196,26 +218,42 @@ def fit(
                 f"gpx.fit takes options one by one as text, such as 'approx=sgpr', got {option!r}"
             )
         name = option.partition("=")[0].lstrip("+~")
-        if name in DATA_OPTIONS or name.startswith("hydra"):
+        if name in DATA_OPTIONS:
             raise ConfigError(f"gpx.fit takes no {name}=: it trains on the arrays it is given")
-    parts = {"kernel": kernel, "mean": mean, "likelihood": likelihood, "selector": selector}
-    modules = _modules({n: part for n, part in parts.items() if part is not None}, options, keep)
-    fixed = [
-        name
-        for n, part in parts.items()
-        if isinstance(part, Constructed)
-        for name in fixed_in(part, n, modules[n])
-    ]
-    options = (*options, *(f"{n}={part}" for n, part in parts.items() if isinstance(part, str)))
-    if quiet:
-        options = (*options, "trainer.quiet=true")
-    if keep:
-        started = datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f")
-        target = RunFolder(Path("outputs", "arrays", started) if folder is None else folder)
-        return _trained(given, y, options, modules, fixed, target, monitors)
-    options = ("trainer.figures=false", "trainer.tensorboard=false", *options)
-    with TemporaryDirectory(prefix="gpx-") as temporary:
-        target = RunFolder(temporary)
+        if name.startswith("hydra"):
+            raise ConfigError(
+                f"gpx.fit takes no {name}=: it composes the configs of gpx alone; give an object "
+                "(objective=Mine()), or name a class of yours (objective._target_=package.Mine), "
+                "and the run folder by folder="
+            )
+    every = {
+        "kernel": kernel,
+        "mean": mean,
+        "likelihood": likelihood,
+        "selector": selector,
+        "objective": objective,
+        "optimizer": optimizer,
+        "backbone": backbone,
+    }
+    parts = {name: part for name, part in every.items() if part is not None}
+    with ExitStack() as stack:
+        modules = _modules(parts, options, keep, stack)
+        fixed = [
+            name
+            for n, part in parts.items()
+            if n in Hyperparameters._fields and isinstance(part, Constructed)
+            for name in fixed_in(part, n, modules[n])
+        ]
+        texts = {OPTIONS.get(n, n): part for n, part in parts.items() if isinstance(part, str)}
+        options = (*options, *(f"{name}={text}" for name, text in texts.items()))
+        if quiet:
+            options = (*options, "trainer.quiet=true")
+        if keep:
+            started = datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f")
+            target = RunFolder(Path("outputs", "arrays", started) if folder is None else folder)
+            return _trained(given, y, options, modules, fixed, target, monitors)
+        options = ("trainer.figures=false", "trainer.tensorboard=false", *options)
+        target = RunFolder(stack.enter_context(TemporaryDirectory(prefix="gpx-")))
         fitted = _trained(given, y, options, modules, fixed, target, monitors)
         return fitted._replace(folder=None)
 
@@ -253,17 +291,41 @@ def _require_once(arguments: Iterable[str], options: Sequence[object]) -> None:
 
 
 def _modules(
-    parts: Mapping[str, object], options: Sequence[str], keep: bool
+    parts: Mapping[str, object], options: Sequence[str], keep: bool, stack: ExitStack
 ) -> dict[str, dict[str, Any]]:
-    """Config nodes of the parts that are modules; texts are read as options.
+    """Config nodes of the parts that are objects; texts are read as options.
+
+    Args:
+        parts: by the name of their argument.
+        options: as on the command line.
+        keep: whether the run folder is kept, so that a config must be able to hold the parts.
+            Otherwise the node of what none can hold is valid until ``stack`` is closed.
+        stack: closed at the end of the run.
 
     Raises:
         ConfigError: a part that is also given as an option, or that a config cannot hold.
     """
-    _require_once(parts, options)
-    return {
-        name: node_of(part, name, keep) for name, part in parts.items() if not isinstance(part, str)
-    }
+    _require_once([OPTIONS.get(name, name) for name in parts], options)
+    nodes = {}
+    for name, part in parts.items():
+        if isinstance(part, str):
+            continue
+        try:
+            nodes[name] = node_of(part, name, keep)
+        except ConfigError as error:
+            if not isinstance(part, PARTS[name]):
+                raise
+            if keep:
+                if "keep=False" not in str(error):
+                    error.args = (f"{error}; with keep=False nothing is recorded, and it is taken",)
+                raise
+            if isinstance(part, Objective) and part.total:  # training sets n of its rows
+                part = copy.copy(part)
+                part.total = 0
+            (nodes[name],) = stack.enter_context(given_objects([part]))
+        if "num_data" in nodes[name]:  # of an objective
+            nodes[name]["num_data"] = "${facts.num_train}"
+    return nodes
 
 
 def _trained(
@@ -296,8 +358,14 @@ def _trained(
     path = target.path.resolve() / ARRAYS_FILE
 
     def compose(before: Sequence[str], after: Sequence[str]) -> DictConfig:
-        with chosen_modules(modules) as chosen:
+        groups = {name: node for name, node in modules.items() if name not in OPTIONS}
+        with chosen_modules(groups) as chosen:
             made = composed(["data=npz", *before, *options, *chosen, *after])
+        for name, node in modules.items():
+            if name in OPTIONS:
+                OmegaConf.update(made, OPTIONS[name], node, merge=False)
+            elif name in WHOLE:
+                made[name] = node
         named = [f"{part}.{name}" for part, name in fixed_parameters(made)]
         made.fixed = list(dict.fromkeys([*named, *fixed])) or None
         return made

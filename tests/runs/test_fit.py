@@ -21,10 +21,11 @@ from gpx.commands.predict import main as predict
 from gpx.constraints import fix
 from gpx.errors import ConfigError, DataError, DTypeError, GPXError, ShapeError, WriteError
 from gpx.inducing import Given
-from gpx.kernels import RBF, Matern32, Periodic
+from gpx.kernels import RBF, Kernel, Matern32, Periodic
 from gpx.likelihoods import Bernoulli, GaussHermite, Gaussian, Likelihood
+from gpx.means import Constant
 from gpx.means import Linear as LinearMean
-from gpx.objectives import ExactMLL
+from gpx.objectives import SVGPELBO, Evidence, ExactMLL, LeaveOneOut
 from gpx.runs import resume
 from gpx.runs.folder import RunFolder
 from gpx.runs.given_data import given_data
@@ -296,6 +297,115 @@ def test_arguments_may_be_numbers_of_numpy_and_lists_of_texts(arrays, tmp_path):
     gpx.fit(*arrays, *QUICK, **choices, folder=tmp_path / "run")
     config = RunFolder(tmp_path / "run").read_config()
     assert (config.seed, config.fixed) == (3, ["kernel.lengthscale"])
+
+
+def with_one_lengthscale():
+    first, second = RBF(active_dims=[0]), Matern32(active_dims=[1])
+    second.parametrizations.lengthscale.original = first.parametrizations.lengthscale.original
+    return first + second
+
+
+class OfFeatures(Kernel):
+    """A kernel that takes a network."""
+
+    def __init__(self, network, base):
+        super().__init__()
+        self.network, self.base = network, base
+
+    def covariance(self, x1, x2):
+        return self.base.evaluate(self.network(x1), self.network(x2))
+
+    def variance(self, x):
+        return self.base.diagonal(x)
+
+
+UNRECORDED = {
+    "one kernel twice": lambda: RBF() ** 2,
+    "one lengthscale for two": with_one_lengthscale,
+    "a network": lambda: OfFeatures(torch.nn.Sequential(torch.nn.Linear(2, 2)).double(), RBF()),
+    "a function": lambda: OfFeatures(torch.tanh, RBF()),
+}
+
+
+@pytest.mark.parametrize("made", UNRECORDED.values(), ids=UNRECORDED.keys())
+def test_what_no_config_can_hold_is_trained_where_nothing_is_kept(arrays, tmp_path, made):
+    """As in a loop of one's own, from the values that it has."""
+    options = ("approx=exact", "init=constants", "trainer.max_steps=1", "data.test_fraction=0")
+    kernel = made()
+    fitted = gpx.fit(*arrays, *options, kernel=kernel, keep=False, quiet=True)
+    x, y = (torch.as_tensor((a - a.mean(0)) / a.std(0)) for a in arrays)
+    model = gpx.models.ExactGP(kernel=kernel, mean=Constant(), likelihood=Gaussian()).double()
+    model.likelihood.noise_variance = fitted.model.hyperparameters["likelihood.noise_variance"]
+    evidence = ExactMLL().evidence(model, x, y).value.item()
+    assert fitted.metrics["train.evidence"] == pytest.approx(evidence, rel=1e-6)
+    again = pickle.loads(pickle.dumps(fitted.model))
+    assert np.array_equal(again.predict(arrays[0]).mean, fitted.predict(arrays[0]).mean)
+    with pytest.raises(ConfigError, match=r"cannot be recorded.*with keep=False nothing is"):
+        gpx.fit(*arrays, *options, kernel=kernel, folder=tmp_path / "kept")
+
+
+def test_an_objective_and_an_optimizer_may_be_objects(arrays, tmp_path):
+    made = {"objective": LeaveOneOut(), "optimizer": gpx.training.LBFGSB(memory=5)}
+    options = ("approx=exact", "init=constants", "trainer.max_steps=3", "trainer.figures=false")
+    fitted = gpx.fit(*arrays, *options, **made, folder=tmp_path / "run", quiet=True)
+    assert fitted.metrics["train.objective"] == "LeaveOneOut"
+    config = OmegaConf.load(tmp_path / "run" / "config.yaml")
+    assert config.objective._target_ == "gpx.objectives.LeaveOneOut"
+    assert config.optimizer.memory == 5
+    loaded = gpx.load(tmp_path / "run")
+    assert np.array_equal(loaded.predict(arrays[0]).mean, fitted.predict(arrays[0]).mean)
+
+
+class Changed(SVGPELBO):
+    """An objective with an argument that no config can hold."""
+
+    def __init__(self, num_data, change):
+        super().__init__(num_data)
+        self.change = change
+
+    def evidence(self, model, x, y, *, generator=None):
+        found = super().evidence(model, x, y, generator=generator)
+        return Evidence(self.change(found.value), "estimate", found.parts)
+
+
+def test_an_objective_of_ones_own_sums_over_the_rows_trained_on(arrays, tmp_path):
+    def metrics(objective, **more):
+        options = ("approx=svgp", "approx.num_inducing=5", "init=constants", "approx.refit=false")
+        return gpx.fit(
+            *arrays,
+            *(*options, "trainer.max_steps=2", "trainer.figures=false"),
+            objective=objective,
+            quiet=True,
+            **more,
+        ).metrics
+
+    whole = metrics(SVGPELBO(num_data=10**6), folder=tmp_path / "run")
+    same, other = (
+        metrics(Changed(10**6, change), keep=False) for change in (torch.clone, torch.neg)
+    )
+    assert whole["train.evidence"] == metrics("svgp_elbo", keep=False)["train.evidence"]
+    assert same["train.objective"] == "Changed"
+    assert same["train.evidence"] == whole["train.evidence"] > other["train.evidence"]
+
+
+def test_a_backbone_may_be_a_network(arrays, tmp_path):
+    options = ("approx=dkl", "approx.num_inducing=5", "trainer.max_steps=2")
+    network = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh())
+    before = network[0].weight.clone()
+    fitted = gpx.fit(*arrays, *options, backbone=network, keep=False, quiet=True)
+    assert fitted.model.hyperparameters["network.head.kernel.lengthscale"].shape == (3,)
+    assert torch.equal(network[0].weight, before)
+    with pytest.raises(
+        ConfigError, match=r"approx\.backbone=\{_target_: package\.Net\}.*keep=False"
+    ):
+        gpx.fit(*arrays, *options, backbone=network, folder=tmp_path / "kept")
+    with pytest.raises(ConfigError, match="backbone=int is no module and no text"):
+        gpx.fit(*arrays, *options, backbone=3, keep=False)
+
+
+def test_a_folder_of_configs_is_refused_with_what_to_do(arrays):
+    with pytest.raises(ConfigError, match=r"configs of gpx alone; .*objective\._target_=package"):
+        gpx.fit(*arrays, "hydra.searchpath=[file:///mine]")
 
 
 def test_monitors_see_training_and_end_it(arrays, tmp_path):

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar, cast
 import torch
 from torch import Tensor
 
+from gpx.constructed import Constructed
 from gpx.data_sized import DataSized
 from gpx.errors import ConfigError, class_name
 from gpx.lazy_rows import LazyRows
@@ -84,7 +85,7 @@ def _check_evidence(
         )
 
 
-class Objective(DataSized, Generic[ModelT], ABC):
+class Objective(DataSized, Constructed, Generic[ModelT], ABC):
     """A loss that turns a model and data into evidence.
 
     Subclasses set ``batching`` and ``kind``, list the ``models`` and ``likelihoods`` they support,

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
+from gpx.constructed import Recorded
 from gpx.errors import ConfigError
 from gpx.likelihoods.base import Likelihood
 from gpx.methods.base.model import Model
@@ -99,7 +100,7 @@ class Session(Protocol):
         """Write a checkpoint now."""
 
 
-class Optimizer(ABC):
+class Optimizer(Recorded, ABC):
     """Trains a model: first order, quasi-Newton, or steps made for one kind of model.
 
     The order of calls: ``require_fit``, then ``run`` once, then ``evidence_at_end``.
