@@ -83,8 +83,8 @@ class OwnSteps(Optimizer, Generic[ModelT]):
                 if session.out_of_time and not out_of_time and not warned:
                     warned = True
                     session.say(
-                        f"training is to end after {session.step} {self.unit}, but there is "
-                        "nothing to predict with yet: it goes on until there is"
+                        f"training should end after {session.step} {self.unit}, but there is "
+                        "nothing to predict with yet: training goes on until there is"
                     )
         finally:
             self.release()
