@@ -99,3 +99,9 @@ def test_labelled_images_choose_the_likelihood_of_classes(name: str) -> None:
         config = whole([f"data={name}", *options])
         assert config.likelihood._target_ == f"gpx.likelihoods.{wanted}"
     assert whole(["data=toy1d", "approx=svdkl"]).likelihood._target_ == "gpx.likelihoods.Gaussian"
+    for options, wanted in (
+        (["data=mnist_parity", "approx=qsgp"], "Bernoulli"),
+        (["experiment=qsgp_mnist"], "Bernoulli"),
+        (["data=mnist_parity", "approx=qsgp", "likelihood=gaussian"], "Gaussian"),
+    ):
+        assert whole(options).likelihood._target_ == f"gpx.likelihoods.{wanted}"
