@@ -156,10 +156,11 @@ class Objective(DataSized, Constructed, Generic[ModelT], ABC):
             y (n,), or (n, p) for a model of p outputs: targets in the same order.
             generator: source of randomness on the data's device; stochastic objectives need it.
 
-        Raises (checked for every subclass):
+        Raises:
             ConfigError: the objective does not support the model (``check``).
             ShapeError, DTypeError: x is no matrix (n, d) or y not (n,), or they are in another
-                precision or on another device than the model.
+                precision or on another device than the model. All of this is checked for every
+                subclass.
         """
 
     def evidence_of(
