@@ -60,6 +60,9 @@ ALL_METHODS: dict[str, list[str]] = {
     "GPDNN+MCD": [
         *("approx=gpdnn", "approx.keep=0.5", "objective.num_samples=1", "trainer.max_steps=5000"),
     ],
+    "CNN+GP(RF), frequencies not masked": [
+        *("approx=cnn_rf", "approx.num_features=1024", "approx.frequencies=point"),
+    ],
     "CNN+MCD": ["approx=cnn_mcd", "approx.num_features=1024"],
     "CNN": ["approx=cnn", "approx.num_features=1024", "calibrate=temperature"],
 }
