@@ -138,7 +138,7 @@ def test_weights_are_repetitions(problem):
     weighted = GPXClassifier(options=FROM_A_SUBSET).fit(x, labels, sample_weight=weight)
     repeated = GPXClassifier(options=FROM_A_SUBSET)
     repeated.fit(np.repeat(x, weight, 0), np.repeat(labels, weight))
-    np.testing.assert_array_equal(weighted.predict_proba(x), repeated.predict_proba(x))
+    np.testing.assert_allclose(weighted.predict_proba(x), repeated.predict_proba(x), rtol=1e-9)
 
 
 def test_noise_and_precisions_of_the_rows(problem):

@@ -420,9 +420,9 @@ def evaluations_of(monkeypatch, call):
     """What ``call`` returns, and how often it evaluated the evidence and its gradient."""
     counted, evaluate = [], LBFGSB._evaluate
 
-    def count(*arguments):
+    def count(*arguments, **options):
         counted.append(1)
-        return evaluate(*arguments)
+        return evaluate(*arguments, **options)
 
     monkeypatch.setattr(LBFGSB, "_evaluate", staticmethod(count))
     return call(), len(counted)

@@ -156,7 +156,7 @@ def test_draws_of_classes_are_labels():
         latent = found.sample(x.numpy(), 2)
         assert latent.shape == ((2, 40) if len(labels) == 2 else (2, 40, 3))
         assert found.latent(x.numpy()).mean.shape == latent.shape[1:]
-        with pytest.raises(ConfigError, match="is a class, a count or a proportion"):
+        with pytest.raises(ConfigError, match="is a class, a count, a proportion"):
             found.covariance(x.numpy())
 
 

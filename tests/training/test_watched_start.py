@@ -2,6 +2,7 @@
 
 import itertools
 import signal
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -47,6 +48,7 @@ def test_the_pace_of_the_first_steps_does_not_count_the_start():
         x=torch.zeros(10, 1),
         model=SimpleNamespace(),
         monitors=[SimpleNamespace(progress=lambda progress, model: told.append(progress))],
+        _stops=nullcontext,
         **{"step": 2, "max_steps": 9, "seconds_of_start": 77.0, "seconds": 77.5},
         **{"_logged_step": 0, "_logged_seconds": 0.0},
     )
