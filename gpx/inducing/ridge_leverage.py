@@ -179,17 +179,17 @@ class AdaptiveRidgeLeverage(RidgeLeverage):
     Source: Musco and Musco 2017, algorithm 2; Burt thesis, section 3.1.2.
     """
 
-    @property
-    def may_choose_fewer(self) -> bool:
-        """The ridge decides how many points there are."""
-        return True
-
     def __init__(
         self, ridge: float = 1e-2, oversampling: float = 1.0, failure: float = 1.0 / 33.0
     ) -> None:
         super().__init__(oversampling, None, failure)
         check_positive(ridge=ridge)
         self.ridge = ridge
+
+    @property
+    def may_choose_fewer(self) -> bool:
+        """The ridge decides how many points there are."""
+        return True
 
     def _ridge(self, gram: Tensor, num_scores: int, scale: float) -> float:
         return self.ridge * scale

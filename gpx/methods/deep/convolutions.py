@@ -121,8 +121,9 @@ class BatchNorm(nn.BatchNorm2d):
 
 
 class ResponseNorm(nn.LocalResponseNorm):
-    """torch's local response normalisation x / (k + alpha mean(x^2))^(3/4), on a CPU five times
-    faster: means over neighbouring channels are a product with a band matrix, not a pooling.
+    """torch's local response normalisation x / (k + alpha mean(x^2))^(3/4), in fewer passes.
+
+    Means over neighbouring channels are a product with a band matrix, not a pooling.
 
     The window must be odd, and ``beta`` 3/4.
     """
