@@ -162,7 +162,7 @@ class SubsetInitialisation(Initialisation):
             know_noise_of_outputs(exact, y, noise)
             if factor != 1.0:
                 lengthen(exact[0].kernel, factor)
-            return self._fit(exact, x, y, priors, say)
+            return self._fit(exact, x, y, priors, say, again=factor != 1.0)
 
         exact = best_fit(fit, parts.kernel, x.shape[1], say, num_starts=self.num_starts).models
         floored = (name for each in exact for name in at_their_floor(each, list(each.parameters())))
@@ -184,11 +184,19 @@ class SubsetInitialisation(Initialisation):
         return True
 
     def _fit(
-        self, exact: Sequence[ExactGP], x: Tensor, y: Tensor, priors: Priors | None, say: Say
+        self,
+        exact: Sequence[ExactGP],
+        x: Tensor,
+        y: Tensor,
+        priors: Priors | None,
+        say: Say,
+        *,
+        again: bool = False,
     ) -> Fit:
         """Train ``exact``, one model per output, on y (n,) or (n, p), NaN where one is missing.
 
-        An output without targets in these rows is left as it is.
+        An output without targets in these rows is left as it is. ``again`` also evaluates the gain
+        at the start.
         """
         objective = ExactMLL()
         parts = [
@@ -203,16 +211,19 @@ class SubsetInitialisation(Initialisation):
 
         what = f"exact GP on {len(x)} points"
         most = self.max_evaluations
+        with torch.no_grad():
+            before = evidence() if again else y.new_tensor(-math.inf)
         maximise(together, evidence, count, most, priors=priors, say=say, what=what)
         # evaluated where the search ended: its lowest loss may lie beyond a limit
         with torch.no_grad():
             reached = evidence()
             density = 0.0 if priors is None else priors.log_prob(together, all_known=False)
             value = (reached + density) / count
-            gain = reached - sum(noise_evidence(*part) for part in parts)
+            noise = sum(noise_evidence(*part) for part in parts)
+            gains = reached - noise, before - noise
         # which fits follow and which is taken depends on them: no process may decide otherwise
-        sharing().broadcast([value, gain])
-        return Fit(float(value), exact, float(gain))
+        sharing().broadcast([value, *gains])
+        return Fit(float(value), exact, *map(float, gains))
 
 
 def draw_rows(x: Tensor, most: int, generator: torch.Generator) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import numpy as np
 import scipy.optimize
@@ -81,6 +82,9 @@ def start_by_laplace(
         laplace = LaplaceGP(**copy.deepcopy(parts)._asdict()).double()
         if factor != 1.0:
             lengthen(laplace.kernel, factor)
+        with torch.no_grad():
+            again = factor != 1.0
+            before = objective.evidence(laplace, x, y).value if again else y.new_tensor(-math.inf)
         maximise(
             laplace,
             lambda: objective.evidence(laplace, x, y).value,
@@ -94,10 +98,11 @@ def start_by_laplace(
             reached = objective.evidence(laplace, x, y).value
             density = 0.0 if priors is None else priors.log_prob(laplace)
         value = (reached + density) / len(x)
-        gain = reached - constant_evidence(laplace.likelihood, y)
+        constant = constant_evidence(laplace.likelihood, y)
+        gains = reached - constant, before - constant
         # which fits follow and which is taken depends on them: no process may decide otherwise
-        sharing().broadcast([value, gain])
-        return Fit(float(value), [laplace], float(gain))
+        sharing().broadcast([value, *gains])
+        return Fit(float(value), [laplace], *map(float, gains))
 
     try:
         (laplace,) = best_fit(fit, parts.kernel, x.shape[1], say).models

@@ -28,16 +28,26 @@ class Fit(NamedTuple):
         value: evidence plus log density of the priors, per target.
         models: the models.
         gain: evidence minus that of independent noise, in nats.
+        gain_at_start: the same before anything was fitted; -inf: not evaluated.
     """
 
     value: float
     models: Sequence[Any]
     gain: float
+    gain_at_start: float = -math.inf
 
     @property
     def explains(self) -> bool:
         """Whether the evidence is clearly above that of independent noise."""
         return explains(self.models[0].kernel, self.gain)
+
+    @property
+    def begins_well(self) -> bool:
+        """Whether it was so before the fit, which then has fitted no hyperparameter to noise.
+
+        With as many lengthscales as rows ``explains`` asks for more than data can show.
+        """
+        return self.gain_at_start > REQUIRED_GAIN
 
 
 def best_fit(
@@ -84,7 +94,7 @@ def best_fit(
             say(f"init: no fit from there: {error}")
             continue
         gain = max(gain, found.gain)
-        fits += [found] * found.explains
+        fits += [found] * (found.explains or found.begins_well)
     best = max(fits, key=lambda each: each.value)
     if len(fits) > 1:
         listed = ", ".join(f"{each.value:+.4f}" for each in fits)

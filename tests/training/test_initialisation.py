@@ -215,10 +215,10 @@ def test_a_further_fit_that_fails_leaves_the_first(monkeypatch):
     y = torch.randn(60, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     fit = SubsetInitialisation._fit
 
-    def fail(self, exact, *rows):
+    def fail(self, exact, *rows, **again):
         if exact[0].kernel.lengthscale.item() < 0.9:
             raise NotPositiveDefinite("not positive definite")
-        return fit(self, exact, *rows)
+        return fit(self, exact, *rows, **again)
 
     monkeypatch.setattr(SubsetInitialisation, "_fit", fail)
     said = start(SubsetInitialisation(), model, x, y)
@@ -251,6 +251,19 @@ def test_what_is_noise_stays_noise():
     first = SubsetInitialisation()._fit([twin], x[rows], y[rows], None, str)
     assert not first.explains
     assert torch.equal(twin.kernel.lengthscale, model.kernel.lengthscale)
+
+
+def test_a_start_that_is_above_noise_is_taken_however_many_lengthscales_follow():
+    """Two hundred lengthscales of a hundred rows gain less than one nat each."""
+    draws = torch.Generator().manual_seed(0)
+    hidden = torch.randn(100, 2, generator=draws).double()
+    x = hidden @ torch.randn(2, 200, generator=draws).double()
+    y = torch.sin(2.0 * hidden[:, 0])
+    y = (y - y.mean()) / y.std()
+    model = ExactGP(kernel=RBF(200), mean=Constant(), likelihood=Gaussian(1.0)).double()
+    said = start(SubsetInitialisation(100, 20), model, x, y)
+    assert any("evidence/point from 2 starts" in line for line in said)
+    assert model.likelihood.noise_variance.item() < 0.5
 
 
 def test_a_fit_that_explains_is_the_only_one_and_fixed_lengthscales_are_never_changed():
