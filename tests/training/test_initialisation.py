@@ -254,16 +254,16 @@ def test_what_is_noise_stays_noise():
 
 
 def test_a_start_that_is_above_noise_is_taken_however_many_lengthscales_follow():
-    """Two hundred lengthscales of a hundred rows gain less than one nat each."""
+    """Two hundred lengthscales of a hundred rows gain less than one nat each in a few steps."""
     draws = torch.Generator().manual_seed(0)
     hidden = torch.randn(100, 2, generator=draws).double()
     x = hidden @ torch.randn(2, 200, generator=draws).double()
     y = torch.sin(2.0 * hidden[:, 0])
     y = (y - y.mean()) / y.std()
     model = ExactGP(kernel=RBF(200), mean=Constant(), likelihood=Gaussian(1.0)).double()
-    said = start(SubsetInitialisation(100, 20), model, x, y)
+    said = start(SubsetInitialisation(100, 3), model, x, y)
     assert any("evidence/point from 2 starts" in line for line in said)
-    assert model.likelihood.noise_variance.item() < 0.5
+    assert float(model.kernel.lengthscale.detach().min()) > 10.0
 
 
 def test_a_fit_that_explains_is_the_only_one_and_fixed_lengthscales_are_never_changed():
