@@ -380,8 +380,12 @@ class Kernel(Constructed, ABC):
     __rmul__ = __mul__
 
     def _not_combined(self, other: object) -> Any:
-        """NotImplemented; TypeError for a module of another kind, such as a mean of that name."""
-        if not isinstance(other, torch.nn.Module):
+        """NotImplemented; TypeError for a module of another kind, such as a mean of that name.
+
+        A module that says itself how it is combined with what stands before it is asked.
+        """
+        asked = any(hasattr(type(other), name) for name in ("__radd__", "__rmul__"))
+        if asked or not isinstance(other, torch.nn.Module):
             return NotImplemented
         raise TypeError(
             f"the kernel {self.name} is added to and multiplied by kernels and numbers, got "

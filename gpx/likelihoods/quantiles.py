@@ -265,6 +265,9 @@ def _support_ends(law: Distribution) -> tuple[float, float]:
     """Ends of the support of a continuous distribution."""
     if isinstance(law, MixtureSameFamily):
         return _support_ends(law.component_distribution)
+    if _has_lower_end(law):
+        support: Any = law.support
+        return float(torch.as_tensor(support.lower_bound).min()), math.inf
     return (0.0, 1.0) if isinstance(law, Beta) else (-math.inf, math.inf)
 
 

@@ -266,7 +266,10 @@ class _ClassCheck:
         """Classes of gpx and of trusted packages that a type hint names."""
         parts = [kind for part in typing.get_args(hint) for kind in self._kinds(part)]
         hint = typing.get_origin(hint) or hint
-        if isinstance(hint, type) and self._package(f"{hint.__module__}.{hint.__name__}"):
+        # a network may be any module: its class must be of an accepted package all the same
+        network = hint is torch.nn.Module
+        known = isinstance(hint, type) and self._package(f"{hint.__module__}.{hint.__name__}")
+        if network or known:
             parts.append(hint)
         return tuple(parts)
 

@@ -271,7 +271,8 @@ class FirstOrder(Optimizer):
                 f"({', '.join(self.parameters)}) is 0; set optimizer.groups.*.lr"
             )
         frozen = {role: self.settings[role].get("freeze_steps", 0) for role in self.parameters}
-        begun = [freeze + self.schedule["warmup"] for freeze in frozen.values()]
+        warmup = self.schedule["warmup"]
+        begun = [step for freeze in frozen.values() for step in (freeze, freeze + warmup)]
         thawed = max((step for step in begun if step < max_steps), default=0)
         self.settling = Settling(self.settled, max_steps, thawed)
         if frozen and min(frozen.values()) > 0:

@@ -96,7 +96,7 @@ def start_by_laplace(
         )
         with torch.no_grad():
             reached = objective.evidence(laplace, x, y).value
-            density = 0.0 if priors is None else priors.log_prob(laplace)
+            density = 0.0 if priors is None else priors.log_prob(laplace, all_known=False)
         value = (reached + density) / len(x)
         constant = constant_evidence(laplace.likelihood, y)
         gains = reached - constant, before - constant

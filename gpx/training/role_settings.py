@@ -6,11 +6,18 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from gpx.errors import ConfigError
-from gpx.training.algorithms import is_rate, plain, require_options, shown
+from gpx.training.algorithms import algorithm_class, is_rate, plain, require_options, shown
 
 SPARSE_ALGORITHMS = ("adagrad", "sgd", "sparse_adam")
 """These change only entries with a gradient; the others also move entries by their moments."""
+SPARSE_CLASSES = (
+    *(algorithm_class(name, "") for name in SPARSE_ALGORITHMS),
+    *(torch.optim.Adagrad, torch.optim.SparseAdam),
+)
+"""Their classes, and those of torch that do the same."""
 ROLES = ("hyperparameters", "inducing", "variational", "touched", "precisions", "network")
 """Roles of parameters in gpx's models; settings for a role that a model lacks are ignored."""
 DENSE_OPTIONS = ("momentum", "weight_decay")
@@ -98,10 +105,10 @@ def checked_schedule(schedule: Mapping[str, Any] | None) -> dict[str, Any]:
 def require_sparse(role: str, setting: Mapping[str, Any]) -> None:
     """Raise ConfigError where a step with a sparse gradient would change every entry."""
     algorithm = setting.get("algorithm", "adam")
-    if algorithm not in SPARSE_ALGORITHMS:
+    if algorithm_class(algorithm, f"groups.{role}") not in SPARSE_CLASSES:
         raise ConfigError(
-            f"optimizer.groups.{role}.algorithm={algorithm} would move entries that were "
-            f"not sampled; use one of {', '.join(SPARSE_ALGORITHMS)}"
+            f"optimizer.groups.{role}.algorithm={algorithm} is not known to leave entries alone "
+            f"that were not sampled; use one of {', '.join(SPARSE_ALGORITHMS)}"
         )
     for option in DENSE_OPTIONS:
         value = setting.get(option, 0)

@@ -94,6 +94,18 @@ def test_a_mean_of_the_name_of_a_kernel_is_told_apart():
             act()
 
 
+def test_a_module_that_combines_itself_with_kernels_is_asked():
+    class Own(torch.nn.Module):
+        def __radd__(self, other):
+            return "sum"
+
+        def __rmul__(self, other):
+            return "product"
+
+    assert RBF() + Own() == "sum"
+    assert RBF() * Own() == "product"
+
+
 def test_each_part_selects_its_own_columns():
     kernel = RBF(active_dims=[0]) * RBF(active_dims=[1])
     torch.testing.assert_close(evaluate(kernel), evaluate(RBF()), rtol=1e-6, atol=0)

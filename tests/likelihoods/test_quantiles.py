@@ -48,6 +48,23 @@ def test_students_t():
         assert found == pytest.approx(expected.ppf(0.975), rel=1e-10)
 
 
+@pytest.mark.parametrize("shape", [0.5, 1.0, 7.0])
+def test_gamma(shape):
+    law, expected = Gamma(torch.tensor([shape]), torch.tensor([2.0])), stats.gamma(shape, scale=0.5)
+    for q in (0.025, 0.5, 0.975):
+        assert float(quantile(law, q)) == pytest.approx(expected.ppf(q), rel=1e-8)
+
+
+def test_mixtures_of_laws_above_zero():
+    weights = Categorical(torch.tensor([[0.5, 0.5], [0.1, 0.9]]))
+    scale = torch.tensor([[1.0, 1.1], [0.01, 5.0]])
+    for law in (Weibull(scale, torch.tensor(1.5)), Gamma(torch.tensor(0.7), scale)):
+        mixture = MixtureSameFamily(weights, law)
+        for q in (0.025, 0.5, 0.975):
+            found = cdf(mixture, quantile(mixture, q))
+            torch.testing.assert_close(found, torch.full((2,), q), rtol=1e-8, atol=0)
+
+
 @pytest.mark.parametrize("rate", [0.3, 40.0])
 def test_poisson(rate):
     y, law = torch.tensor([-1.0, 0.0, 3.0, 41.0]), Poisson(torch.full((4,), rate))

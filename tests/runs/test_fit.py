@@ -851,6 +851,29 @@ def test_a_likelihood_of_targets_above_zero(tmp_path):
     assert fitted.metrics["test.rmse_original"] == fitted.metrics["test.rmse"]
 
 
+class GammaOfTimes(WeibullOfTimes):
+    """Gamma with shape 1.5 and mean exp(f); torch has no inverse of its distribution function."""
+
+    def predictive(self, mean, variance):
+        return torch.distributions.Gamma(torch.tensor(1.5), 1.5 * (-mean - 0.5 * variance).exp())
+
+    def log_prob(self, y, f):
+        return torch.distributions.Gamma(torch.tensor(1.5), 1.5 * (-f).exp()).log_prob(y)
+
+
+@pytest.mark.parametrize(
+    ("approx", "likelihood"), [("svgp", GammaOfTimes), ("deep_svgp", WeibullOfTimes)]
+)
+def test_intervals_of_targets_above_zero(approx, likelihood):
+    x = np.linspace(-2.0, 2.0, 60)
+    times = np.exp(1.0 + x) * np.random.default_rng(0).weibull(1.5, 60)
+    options = (f"approx={approx}", "approx.num_inducing=5", "trainer.max_steps=2", *QUICK[3:])
+    fitted = gpx.fit(x, times, *options, likelihood=likelihood(), keep=False)
+    prediction = fitted.predict([-1.0, 1.0])
+    assert ((prediction.lower > 0.0) & (prediction.lower < prediction.mean)).all()
+    assert (prediction.mean < prediction.upper).all()
+
+
 EXACT = ("approx=exact", "trainer.max_steps=5", *QUICK[3:])
 
 

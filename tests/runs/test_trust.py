@@ -278,6 +278,7 @@ def test_a_run_needs_no_initialisation(config):
 
 OWN = """
 import os
+import torch
 from functools import partial
 from gpx.kernels import RBF
 from gpx.kernels import Kernel, Sum
@@ -294,6 +295,10 @@ class Holder(Sum):
 
 
 class Other:
+    pass
+
+
+class Net(torch.nn.Module):
     pass
 
 
@@ -351,6 +356,20 @@ def test_a_class_of_ones_own_needs_trust(config, target, trust):
 def test_trust_is_for_classes_written_there_that_belong(config, target, words):
     config.kernel = {"_target_": target}
     refused(config, words, trust=("own_package",))
+
+
+@pytest.mark.usefixtures("own")
+@pytest.mark.parametrize("model", ["DKL", "SVDKL"])
+def test_a_network_of_ones_own(config, model):
+    def with_backbone(target):
+        config.approx = {"_target_": f"gpx.models.{model}", "backbone": {"_target_": target}}
+        return config
+
+    trust = ("own_package",)
+    refused(with_backbone("own_package.parts.Net"), "if that code is yours")
+    require_known_classes(with_backbone("own_package.parts.Net"), "config", trust)
+    refused(with_backbone("own_package.parts.Other"), "a subclass of Module is expected", trust)
+    refused(with_backbone("torch.nn.Linear"), "not part of gpx", trust)
 
 
 @pytest.mark.usefixtures("own")

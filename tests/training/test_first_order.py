@@ -237,8 +237,31 @@ def test_adam_on_sparse_gradients_is_one_sentence():
     optimizer.bind({"variational": [table]}, 3)
     optimizer.before_step(0)
     nn.functional.embedding(torch.tensor([2]), table, sparse=True).sum().backward()
-    with pytest.raises(ConfigError, match="would move entries that were not sampled"):
+    with pytest.raises(ConfigError, match="not known to leave entries alone that were not"):
         optimizer.step(0)
+
+
+@pytest.mark.parametrize("name", ["Adagrad", "SGD", "SparseAdam"])
+def test_sparse_gradients_by_classes_of_torch(name):
+    table = nn.Parameter(torch.zeros(10, 1))
+    optimizer = FirstOrder({"variational": {"algorithm": f"torch.optim.{name}", "lr": 0.1}})
+    optimizer.bind({"variational": [table]}, 3)
+    optimizer.before_step(0)
+    nn.functional.embedding(torch.tensor([2, 5]), table, sparse=True).sum().backward()
+    optimizer.step(0)
+    assert table.detach().nonzero().tolist() == [[2, 0], [5, 0]]
+
+
+def test_stretches_are_compared_after_a_freeze_however_long_the_warmup():
+    parts = {
+        "network": [nn.Parameter(torch.zeros(1))],
+        "variational": [nn.Parameter(torch.ones(1))],
+    }
+    groups = {"network": {"lr": 0.1}, "variational": {"lr": 0.1, "freeze_steps": 500}}
+    for warmup, least in ((0, 500), (300, 800), (600, 600), (2000, 500)):
+        optimizer = FirstOrder(groups, {"warmup": warmup}, settled=1e-3)
+        optimizer.bind(parts, 1000)
+        assert optimizer.settling.start >= least
 
 
 def test_missing_role_and_unknown_algorithm():

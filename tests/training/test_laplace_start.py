@@ -7,6 +7,7 @@ from gpx.likelihoods import Bernoulli, Poisson, Softmax, StudentT
 from gpx.means import Constant
 from gpx.models import SVGP, LaplaceGP
 from gpx.objectives import LaplaceEvidence
+from gpx.priors import Normal, Priors
 from gpx.training import SubsetInitialisation, laplace_start
 from gpx.training.laplace_start import constant_evidence
 
@@ -58,6 +59,13 @@ def test_hyperparameters_start_where_laplace_has_its_largest_evidence(likelihood
         for factor in (0.5, 2.0):
             parts.kernel.outputscale = factor * there
             assert evidence(parts, x, y) < found + 1e-3
+
+
+def test_a_prior_of_a_parameter_that_only_the_model_has_is_left_to_training():
+    model, x, y = problem(Bernoulli())
+    model.hyperpriors = Priors({"inducing": Normal(0.0, 1.0)})
+    lines = start(model, x, y, max_evaluations=3)
+    assert "Laplace's approximation on 60 points" in lines[0]
 
 
 def test_other_likelihoods_stay():
