@@ -28,7 +28,7 @@ from gpx.likelihoods.gaussian import NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.linalg.processes import sharing
 from gpx.methods.base.model import Hyperparameters
-from gpx.models import SVGP, ExactGP, LaplaceGP, Model
+from gpx.models import QSGP, SVGP, ExactGP, LaplaceGP, Model
 from gpx.objectives import ExactMLL
 from gpx.priors import Priors
 from gpx.tensor_checks import check_at_least
@@ -74,8 +74,8 @@ class SubsetInitialisation(Initialisation):
     """Type-II maximum likelihood of an exact GP on random training rows (``init=subset``).
 
     The model's kernel, mean and noise variance take the fitted values; a noise variance that
-    depends on the input starts at the fitted constant one. ``SVGP`` and ``LaplaceGP`` of classes or
-    counts are fitted by Laplace's approximation on at most 500 rows
+    depends on the input starts at the fitted constant one. ``SVGP``, ``LaplaceGP`` and ``QSGP`` of
+    classes or counts are fitted by Laplace's approximation on at most 500 rows
     (``gpx.training.laplace_start``). With other likelihoods the constants of the config stay. For
     several outputs the sum of their evidences is maximised, with a shared kernel and mean and
     separate noise variances.
@@ -174,7 +174,7 @@ class SubsetInitialisation(Initialisation):
         self, model: Model, x: Tensor, y: Tensor, generator: torch.Generator, say: Say
     ) -> bool:
         """Fit by Laplace's approximation if the model is one that is; returns whether it was."""
-        parts = model.hyperparameters() if isinstance(model, (SVGP, LaplaceGP)) else None
+        parts = model.hyperparameters() if isinstance(model, (SVGP, LaplaceGP, QSGP)) else None
         if parts is None or not has_laplace_start(parts.likelihood) or model.row_noise is not None:
             return False
         count = min(self.num_points, laplace_rows(parts.likelihood))

@@ -1,11 +1,13 @@
+import copy
+
 import pytest
 import torch
 
 from gpx.errors import DidNotConverge
 from gpx.kernels import RBF
 from gpx.likelihoods import Bernoulli, Poisson, Softmax, StudentT
-from gpx.means import Constant
-from gpx.models import SVGP, LaplaceGP
+from gpx.means import Constant, Zero
+from gpx.models import QSGP, SVGP, LaplaceGP
 from gpx.objectives import LaplaceEvidence
 from gpx.priors import Normal, Priors
 from gpx.training import SubsetInitialisation, laplace_start
@@ -66,6 +68,19 @@ def test_a_prior_of_a_parameter_that_only_the_model_has_is_left_to_training():
     model.hyperpriors = Priors({"inducing": Normal(0.0, 1.0)})
     lines = start(model, x, y, max_evaluations=3)
     assert "Laplace's approximation on 60 points" in lines[0]
+
+
+@pytest.mark.parametrize("likelihood", [Bernoulli(), Poisson()])
+def test_models_in_weight_space_start_at_the_same_kernel(likelihood):
+    _, x, y = problem(likelihood)
+    parts = {"kernel": RBF(ard_num_dims=2), "mean": Zero(), "likelihood": likelihood}
+    found = []
+    for kind, options in ((LaplaceGP, {}), (QSGP, {"num_basis": 20, "warm_start_size": 20})):
+        model = kind(**copy.deepcopy(parts), **options)
+        start(model, x, y, max_evaluations=30)
+        found.append(model.hyperparameters().kernel.outputscale.detach())
+    assert torch.equal(*found)
+    assert abs(float(found[0]) - 1.0) > 0.1
 
 
 def test_other_likelihoods_stay():
