@@ -9,13 +9,21 @@ from typing import Any
 import torch
 
 from gpx.errors import ConfigError
-from gpx.training.algorithms import algorithm_class, is_rate, plain, require_options, shown
+from gpx.training.algorithms import (
+    ALGORITHMS,
+    algorithm_class,
+    is_rate,
+    plain,
+    require_options,
+    shown,
+)
 
 SPARSE_ALGORITHMS = ("adagrad", "sgd", "sparse_adam")
 """These change only entries with a gradient; the others also move entries by their moments."""
 SPARSE_CLASSES = (
-    *(algorithm_class(name, "") for name in SPARSE_ALGORITHMS),
-    *(torch.optim.Adagrad, torch.optim.SparseAdam),
+    *(ALGORITHMS[name] for name in SPARSE_ALGORITHMS),
+    torch.optim.Adagrad,
+    torch.optim.SparseAdam,
 )
 """Their classes, and those of torch that do the same."""
 ROLES = ("hyperparameters", "inducing", "variational", "touched", "precisions", "network")
