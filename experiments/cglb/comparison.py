@@ -165,7 +165,9 @@ def table(rows: list[Row]) -> str:
         "In bike two inputs determine the target; its row shows how small the noise becomes.",
         "Targets of bike, elevators and keggundirected are logarithms, those of protein",
         "log(1 + RMSD). Column `at the cap`: runs that ended at the largest number of evaluations",
-        "allowed, not by convergence.",
+        "allowed, not by convergence. From the published start SciPy's L-BFGS takes SGPR with 64",
+        "points on elevators to where all targets are noise; Adam (rate 0.01, 1,500 steps) ends at",
+        "an evidence of -1373.4 and an RMSE of 0.403.",
         "",
         "| data | n | method | start | splits | evidence | exact evidence | NLPD | RMSE | 95 % | "
         "evaluations | at the cap | seconds | MiB | published: evidence, exact, NLPD, RMSE |",
