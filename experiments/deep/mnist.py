@@ -70,7 +70,7 @@ ALL_METHODS: dict[str, list[str]] = {
         *("approx=cnn_rf", "approx.num_features=1024", "trainer.max_steps=24000"),
     ],
 }
-"""Of all images: 6,000 steps, ten passes over the training images, where no other number is said."""
+"""Of all images: 6,000 steps, ten passes over the training images, if nothing else is said."""
 PUBLISHED = {
     "CNN+GP(RF)": (0.005, 0.014, 0.004, 0.0071),
     "GPDNN+MCD": (0.005, 0.019, 0.005, 0.008),
@@ -139,8 +139,8 @@ STUDIES = {
         [
             "One seed, 60,000 images to train on and 10,000 to test on, convolutions as published.",
             "6,000 steps of 100 images, ten passes over the data (published: six hours of a GPU),",
-            "of GPDNN+MCD 1,000 of the network and 5,000 of both, with one draw a step. Those of 40",
-            "passes are the same runs, resumed. CNN+GP(RF) has 1,024 random features for the",
+            "of GPDNN+MCD 1,000 of the network and 5,000 of both, with one draw a step. Runs of 40",
+            "passes are those of ten, resumed. CNN+GP(RF) has 1,024 random features for the",
             "published 4,096.",
             *MEANING,
         ],

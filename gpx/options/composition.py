@@ -37,6 +37,11 @@ FLAGS = frozenset(
 """The flags of Hydra, which begin with two dashes."""
 COMPOSING = threading.RLock()
 """Held by the thread that composes: Hydra's state and store of nodes are those of the process."""
+FOLDER_NAMES = frozenset(
+    {"run_dir", "rundir", "run_folder", "folder", "dir", "out", "out_dir", "outdir", "output"}
+    | {"output_dir", "output_folder", "outputs", "log_dir", "logdir", "save_dir", "workdir"}
+)
+"""What others call the run folder."""
 MAX_LISTED = 6
 """Most choices that are listed for an option."""
 
@@ -215,6 +220,11 @@ def _explain_unknown(name: str, overrides: Sequence[str]) -> str:
         return f"there is no option {name} here; for {' and '.join(solvers)} it is now {new}"
     if new in owners:
         return f"the option {name} has been renamed: use {new}, an option of basis="
+    if name in FOLDER_NAMES:
+        return (
+            f"there is no option {name}; another run folder is hydra.run.dir=FOLDER on the command "
+            "line and folder=FOLDER in gpx.fit"
+        )
     here, chosen = _composed_here(overrides)
     if name in owners and (not owners[name] or (CONFIGS / name).is_dir()):
         return _explain_bare(name)

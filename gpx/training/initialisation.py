@@ -28,7 +28,7 @@ from gpx.likelihoods.gaussian import NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.linalg.processes import sharing
 from gpx.methods.base.model import Hyperparameters
-from gpx.models import QSGP, SVGP, ExactGP, LaplaceGP, Model
+from gpx.models import ExactGP, Model
 from gpx.objectives import ExactMLL
 from gpx.priors import Priors
 from gpx.tensor_checks import check_at_least
@@ -74,11 +74,11 @@ class SubsetInitialisation(Initialisation):
     """Type-II maximum likelihood of an exact GP on random training rows (``init=subset``).
 
     The model's kernel, mean and noise variance take the fitted values; a noise variance that
-    depends on the input starts at the fitted constant one. ``SVGP``, ``LaplaceGP`` and ``QSGP`` of
-    classes or counts are fitted by Laplace's approximation on at most 500 rows
-    (``gpx.training.laplace_start``). With other likelihoods the constants of the config stay. For
-    several outputs the sum of their evidences is maximised, with a shared kernel and mean and
-    separate noise variances.
+    depends on the input starts at the fitted constant one. Models of classes or counts with
+    ``starts_by_laplace`` (``SVGP``, ``QSGP``, ``LaplaceGP``) are fitted by Laplace's approximation
+    on at most 500 rows (``gpx.training.laplace_start``). With other likelihoods the constants of
+    the config stay. For several outputs the sum of their evidences is maximised, with a shared
+    kernel and mean and separate noise variances.
 
     Known noise variances and weights of rows (``Model.know_noise``) hold in the fit, but by
     Laplace's approximation, which has none; classes and counts with weights keep their constants.
@@ -173,8 +173,8 @@ class SubsetInitialisation(Initialisation):
     def _starts_by_laplace(
         self, model: Model, x: Tensor, y: Tensor, generator: torch.Generator, say: Say
     ) -> bool:
-        """Fit by Laplace's approximation if the model is one that is; returns whether it was."""
-        parts = model.hyperparameters() if isinstance(model, (SVGP, LaplaceGP, QSGP)) else None
+        """Fit by Laplace's approximation if the model is to start so; returns whether it did."""
+        parts = model.hyperparameters() if model.starts_by_laplace else None
         if parts is None or not has_laplace_start(parts.likelihood) or model.row_noise is not None:
             return False
         count = min(self.num_points, laplace_rows(parts.likelihood))

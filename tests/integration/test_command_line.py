@@ -27,6 +27,10 @@ TINY = [
     [
         (["approx=qsgpp"], "there is no approx=qsgpp; did you mean qsgp"),
         (["aprox=exact"], "there is no option aprox; did you mean approx?"),
+        (
+            ["run_dir=here"],
+            "there is no option run_dir; another run folder is hydra.run.dir=",
+        ),
         (["calibate=variance"], "there is no option calibate; did you mean calibrate?"),
         (["aprox.choose=2"], "approx.choose is an option of approx=auto, not of approx=exact"),
         (["aprox.zzz=2"], "there is no option aprox.zzz; did you mean approx?"),

@@ -7,7 +7,7 @@ from gpx.errors import DidNotConverge
 from gpx.kernels import RBF
 from gpx.likelihoods import Bernoulli, Poisson, Softmax, StudentT
 from gpx.means import Constant, Zero
-from gpx.models import QSGP, SVGP, LaplaceGP
+from gpx.models import QSGP, SVGP, ExpectationPropagationGP, LaplaceGP
 from gpx.objectives import LaplaceEvidence
 from gpx.priors import Normal, Priors
 from gpx.training import SubsetInitialisation, laplace_start
@@ -81,6 +81,18 @@ def test_models_in_weight_space_start_at_the_same_kernel(likelihood):
         found.append(model.hyperparameters().kernel.outputscale.detach())
     assert torch.equal(*found)
     assert abs(float(found[0]) - 1.0) > 0.1
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_model_of_ones_own_starts_so_if_it_says_so(asked):
+    class Mine(ExpectationPropagationGP):
+        starts_by_laplace = asked
+
+    _, x, y = problem(Bernoulli())
+    model = Mine(kernel=RBF(ard_num_dims=2), mean=Constant(), likelihood=Bernoulli())
+    before = model.kernel.outputscale.clone()
+    start(model, x, y, max_evaluations=10)
+    assert bool(model.kernel.outputscale != before) is asked
 
 
 def test_other_likelihoods_stay():

@@ -169,6 +169,11 @@ class Model(DataSized, ABC):
     """Whether its posterior is, or approximates, the exact posterior under its own ``kernel`` and
     ``mean``, so that a certificate can bound the distance between the two."""
 
+    starts_by_laplace: bool = False
+    """Whether hyperparameters that Laplace's approximation found on some of the rows are a good
+    start. It is used where the likelihood is one of classes or counts that has one
+    (``gpx.training.SubsetInitialisation``)."""
+
     rounds_argument = ""
     """Name of the constructor argument that sets the number of further optimisations."""
 

@@ -105,6 +105,8 @@ class LaplaceGP(DenseGP):
     Source: Williams and Barber 1998; Rasmussen and Williams 2006, sections 3.4 and 3.5.
     """
 
+    starts_by_laplace = True
+
     def __init__(
         self, *, kernel: Kernel, mean: Mean, likelihood: Likelihood, max_iterations: int = 100
     ) -> None:

@@ -104,6 +104,7 @@ class SVGP(Model):
     streams = True
     fixed_shapes = True
     takes_row_noise = True
+    starts_by_laplace = True
     kernel: Kernel
     mean: Mean
     likelihood: Likelihood

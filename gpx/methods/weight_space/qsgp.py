@@ -86,6 +86,7 @@ class QSGP(WeightSpaceModel):
     """
 
     streams = True
+    starts_by_laplace = True
     condition_uses_data = False  # q holds the weights, and optimisers condition in their steps
 
     def __init__(
