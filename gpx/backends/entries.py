@@ -159,8 +159,8 @@ def _no_cached_parameters() -> Iterator[None]:
     parametrize._cache_enabled = 0
     try:
         yield
-    finally:
-        parametrize._cache_enabled = enabled
+    finally:  # a count, as of torch: another thread may have added its own meanwhile
+        parametrize._cache_enabled += enabled
 
 
 def _with_tensors(

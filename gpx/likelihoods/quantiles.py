@@ -124,9 +124,10 @@ def cdf(law: Distribution, y: Tensor) -> Tensor:
         parts = law.concentration1.double(), law.concentration0.double(), y.double().clamp(0.0, 1.0)
         return torch.as_tensor(betainc(*(part.detach().cpu().numpy() for part in parts))).to(y)
     if _has_lower_end(law):  # torch refuses values below it, or continues the formula there
-        inside = law.support.check(y)  # type: ignore[union-attr]
-        below = ~inside & ~y.isnan()
-        return law.cdf(torch.where(below, law.mean, y)).masked_fill(below, 0.0)
+        support: Any = law.support
+        below = ~support.check(y) & ~y.isnan()
+        end = torch.as_tensor(support.lower_bound).to(y)
+        return law.cdf(torch.where(below, end + end.abs() + 1.0, y)).masked_fill(below, 0.0)
     return law.cdf(y)
 
 

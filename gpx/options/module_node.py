@@ -5,6 +5,7 @@ Before a node is used, the object is built from it again and compared.
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -115,7 +116,7 @@ def node_of(module: object, part: str, kept: bool = True) -> dict[str, Any]:
         unknown = "an argument of its constructor is no attribute of the same name"
         return reader.arguments(module, module.construction(), unknown)
     if isinstance(module, Optimizer):
-        return reader.arguments(module, module.construction(), UNKNOWN)
+        return reader.arguments(module, module.construction(), _why_unknown(type(module)))
     assert isinstance(module, nn.Module)
     return reader.node(module, part)
 
@@ -148,7 +149,7 @@ class _Reader:
         self._require_importable(kind)
         constructed = module.construction() if isinstance(module, Constructed) else None
         if constructed is None:
-            raise self._not_recorded(module, UNKNOWN)
+            raise self._not_recorded(module, _why_unknown(kind))
         refused: ConfigError | None = None
         for given in (constructed, {n: _present(module, n, v) for n, v in constructed.items()}):
             try:
@@ -231,6 +232,15 @@ class _Reader:
         return ConfigError(
             f"{self.part}: {class_name(module)} cannot be recorded in config.yaml: {why}"
         )
+
+
+def _why_unknown(kind: type) -> str:
+    """Why the arguments of the constructor of an object of that class are not known."""
+    parameters = inspect.signature(kind.__init__).parameters.values()  # type: ignore[misc]
+    several = [p.name for p in parameters if p.kind is p.VAR_POSITIONAL]
+    if several:
+        return f"its constructor takes *{several[0]}; name its arguments"
+    return UNKNOWN
 
 
 def _public_name(kind: type) -> str:

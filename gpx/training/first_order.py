@@ -26,6 +26,7 @@ from gpx.training.role_settings import (
     ROLES,
     checked_groups,
     checked_schedule,
+    require_dense,
     require_number,
     require_sparse,
     schedule_factor,
@@ -319,7 +320,8 @@ class FirstOrder(Optimizer):
         """Update the parameters of every role that is not frozen.
 
         Raises:
-            ConfigError: a role has sparse gradients and an algorithm that changes every entry.
+            ConfigError: a role has sparse gradients and an algorithm that changes every entry, or
+                the other way round.
         """
         for role, optimiser in self.optimisers.items():
             rate = self.learning_rate(role, step)
@@ -327,8 +329,11 @@ class FirstOrder(Optimizer):
                 continue
             for group in optimiser.param_groups:
                 group["lr"] = rate
-            if any(p.grad is not None and p.grad.is_sparse for p in self.parameters[role]):
+            sparse = [p.grad.is_sparse for p in self.parameters[role] if p.grad is not None]
+            if any(sparse):
                 require_sparse(role, self.settings[role])
+            if not all(sparse):
+                require_dense(role, self.settings[role], optimiser)
             optimiser.step()
             if limited := self.limits.get(role):
                 kept = [parameter.data for parameter, _ in limited]

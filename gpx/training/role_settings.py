@@ -125,3 +125,12 @@ def require_sparse(role: str, setting: Mapping[str, Any]) -> None:
                 f"optimizer.groups.{role}.{option}={value} would move entries that were not "
                 "sampled; leave it out"
             )
+
+
+def require_dense(role: str, setting: Mapping[str, Any], optimiser: torch.optim.Optimizer) -> None:
+    """Raise ConfigError where a step with a dense gradient is of an algorithm that takes none."""
+    if isinstance(optimiser, torch.optim.SparseAdam):
+        raise ConfigError(
+            f"optimizer.groups.{role}.algorithm={setting.get('algorithm')} takes sparse gradients "
+            "alone, and those of this model have a value in every entry; use adam"
+        )

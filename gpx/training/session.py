@@ -207,6 +207,8 @@ class Session:
             # a state with NaN must not replace the last good checkpoint
             self.require_finite(float(self.unlogged[0]), self.unlogged[1])
         if stopped is not None:
+            if self.stopped is not None:  # training has ended, whatever the signal
+                self.ended_in_time()
             self.save()
             raise Interrupted(stopped)
         if due:

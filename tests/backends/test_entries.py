@@ -159,6 +159,15 @@ def test_a_call_in_double_is_that_of_a_copy_in_double_with_gradients(make):
     assert all(after[name] is held[name] for name in held)
 
 
+def test_parameters_that_another_thread_caches_meanwhile_stay_cached_as_long_as_it_says():
+    kernel, others = RBF(), parametrize.cached()
+    with parametrize.cached():
+        in_double(kernel, lambda _: others.__enter__())
+        assert parametrize._cache_enabled == 2
+        others.__exit__(None, None, None)
+    assert parametrize._cache_enabled == 0
+
+
 def test_scratch_is_used_again():
     scratch = Scratch(draw(1), 12)
     first, second = scratch.take(3, 4), scratch.take(2, 2)

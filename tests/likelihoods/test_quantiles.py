@@ -13,8 +13,10 @@ from torch.distributions import (
     Normal,
     Poisson,
     StudentT,
+    TransformedDistribution,
     Weibull,
 )
+from torch.distributions.transforms import ExpTransform
 
 from gpx.likelihoods import Laplace as LaplaceLikelihood
 from gpx.likelihoods import StudentT as StudentLikelihood
@@ -173,3 +175,12 @@ def test_nothing_lies_below_the_end_of_a_law_of_positive_numbers(kind, validate)
     assert found[0, 0] == found[1, 1] == 0.0
     assert found[0, 1] == law.cdf(torch.tensor([1.0, 0.3]))[1]
     assert found[1, 0] == law.cdf(torch.tensor([2.0, 1.0]))[0]
+
+
+def test_the_cdf_needs_no_mean():
+    log_normal = TransformedDistribution(Normal(torch.zeros(2), torch.ones(2)), ExpTransform())
+    with pytest.raises(NotImplementedError):
+        _ = log_normal.mean
+    found = cdf(log_normal, torch.tensor([-1.0, 2.0]))
+    assert found[0] == 0.0
+    assert float(found[1]) == pytest.approx(stats.lognorm(1.0).cdf(2.0), rel=1e-6)

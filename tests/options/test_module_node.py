@@ -225,7 +225,10 @@ REFUSED = {
     "an attribute": (smoothed, "its nu has been changed to 2.2"),
     "a local class": (local, r"Inner, which cannot be imported from .*file of its own"),
     "a function": (lambda: Power(1.5, inner=abs), "its inner is a builtin_function_or_method"),
-    "positional": (lambda: Spread(1.0, 2.0), "what its constructor was given is not known"),
+    "positional": (
+        lambda: Spread(1.0, 2.0),
+        r"its constructor takes \*lengthscales; name its arguments",
+    ),
     "a late constructor": (lambda: Late(2.0), "what its constructor was given is not known"),
     "a class": (
         lambda: RBF,

@@ -425,6 +425,19 @@ def test_optimisers_of_torch_need_no_trust_and_those_of_ones_own_do(config):
     refused(named("own_package.Mine"), "a subclass of torch.optim.Optimizer", ("own_package",))
 
 
+@pytest.mark.usefixtures("own")
+def test_groups_of_a_class_of_ones_own_are_its_own(config):
+    groups = {"first": {"algorithm": "not.imported"}}
+    config.kernel = {
+        "_target_": "own_package.parts.Holder",
+        "kernels": [{"_target_": "gpx.kernels.RBF"}],
+        "extra": {"groups": groups},
+    }
+    require_known_classes(config, "config", trust=("own_package",))
+    config.kernel = {"_target_": "gpx.kernels.RBF", "groups": groups}
+    refused(config, "kernel.groups.first.algorithm=not.imported, which is not", ("own_package",))
+
+
 @pytest.mark.usefixtures("nothing_runs")
 @pytest.mark.parametrize(
     ("text", "words"),

@@ -252,6 +252,17 @@ def test_sparse_gradients_by_classes_of_torch(name):
     assert table.detach().nonzero().tolist() == [[2, 0], [5, 0]]
 
 
+@pytest.mark.parametrize("name", ["sparse_adam", "torch.optim.SparseAdam"])
+def test_dense_gradients_are_none_for_sparse_adam(name):
+    weights = nn.Parameter(torch.zeros(10))
+    optimizer = FirstOrder({"variational": {"algorithm": name, "lr": 0.1}})
+    optimizer.bind({"variational": [weights]}, 3)
+    optimizer.before_step(0)
+    weights.sum().backward()
+    with pytest.raises(ConfigError, match=f"groups.variational.algorithm={name} takes sparse"):
+        optimizer.step(0)
+
+
 def test_stretches_are_compared_after_a_freeze_however_long_the_warmup():
     parts = {
         "network": [nn.Parameter(torch.zeros(1))],

@@ -605,6 +605,24 @@ def test_a_monitor_ends_training_with_the_model_of_then(tmp_path, objective, opt
     assert (again, resumed.steps, resumed.reason) == (slope, 8, result.reason)
 
 
+def test_a_signal_in_the_step_that_a_monitor_made_the_last_one_leaves_a_finished_run(tmp_path):
+    class Both(Stopper):
+        def metrics(self, step, metrics):
+            os.kill(os.getpid(), signal.SIGTERM)
+            super().metrics(step, metrics | {"rmse": step})
+
+    def steps():
+        return FirstOrder({"hyperparameters": {"algorithm": "sgd", "lr": 0.01}})
+
+    options = {"eval_every": 4, "max_steps": 20}
+    watcher = Both()
+    watcher.tests = 1
+    with pytest.raises(Interrupted):
+        fit(tmp_path, SampledSquares(), steps(), watcher, **options)
+    _, result, _ = fit(tmp_path, SampledSquares(), steps(), **options)
+    assert (result.steps, result.reason) == (4, "a monitor ended training after 4 steps: rmse 4")
+
+
 def test_another_error_of_a_monitor_leaves_a_run_to_resume(tmp_path):
     class Failing(Monitor):
         def progress(self, progress, model):
