@@ -41,7 +41,15 @@ def curves() -> tuple[Tensor, Tensor, Tensor, dict[str, tuple[Tensor, Tensor]]]:
     y = sinc(x[:, 0]) + NOISE**0.5 * torch.randn(NUM_POINTS, generator=generator)
     grid = torch.linspace(-20, 20, 801)[:, None]
     kernel = RBF(lengthscale=LENGTHSCALE, outputscale=PRIOR)
-    model = QSGPInducing(kernel, Zero(), Gaussian(NOISE), NUM_POINTS, 1, "augmented", rank=20)
+    model = QSGPInducing(
+        kernel=kernel,
+        mean=Zero(),
+        likelihood=Gaussian(NOISE),
+        num_data=NUM_POINTS,
+        num_inputs=1,
+        variance="augmented",
+        rank=20,
+    )
     model.initialise(x, y, generator=generator)
     solver = InducingSteps(tolerance=1e-6)
     solver.bind(model, x, SEED)

@@ -46,9 +46,9 @@ EVERY = 5
 
 def model_of(m: int, **options: Any) -> QSGP:
     return QSGP(
-        kin40k_kernel(),
-        Zero(),
-        Gaussian(KIN40K_NOISE),
+        kernel=kin40k_kernel(),
+        mean=Zero(),
+        likelihood=Gaussian(KIN40K_NOISE),
         num_basis=m,
         basis=partial(RandomFourier, block_frequencies=50),
         **options,
@@ -126,10 +126,10 @@ def second_moments(m: int, x: Tensor, y: Tensor) -> list[dict[str, Any]]:
     rows = []
     for name, kernel in (("RBF", kin40k_kernel()), ("Matern 3/2", matern)):
         model = QSGP(
-            kernel.double(),
-            Zero(),
-            Gaussian(KIN40K_NOISE),
-            m,
+            kernel=kernel.double(),
+            mean=Zero(),
+            likelihood=Gaussian(KIN40K_NOISE),
+            num_basis=m,
             basis=partial(RandomFourier, block_frequencies=500),
         )
         with torch.no_grad():

@@ -74,9 +74,9 @@ def full(name: str, data: Dataset, steps: int) -> dict[str, Any]:
     """Row of the full covariance, whose start is the exact posterior: its bound is the evidence."""
     started, x, y = time.perf_counter(), data.train_x, data.train_y
     model = QSGP(
-        kernel(x.shape[1]),
-        Zero(),
-        Gaussian(NOISE),
+        kernel=kernel(x.shape[1]),
+        mean=Zero(),
+        likelihood=Gaussian(NOISE),
         num_basis=M_FULL,
         covariance="full",
         basis=partial(RandomFourier, block_frequencies=50),
@@ -104,9 +104,9 @@ def run(name: str, steps: int) -> list[dict[str, Any]]:
     for learn in (False, True):
         started = time.perf_counter()
         model = QSGP(
-            kernel(x.shape[1]),
-            Zero(),
-            Gaussian(NOISE),
+            kernel=kernel(x.shape[1]),
+            mean=Zero(),
+            likelihood=Gaussian(NOISE),
             num_basis=M,
             basis=partial(RandomFourier, block_frequencies=50),
             warm_start_size=M,

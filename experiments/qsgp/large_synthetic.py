@@ -126,7 +126,13 @@ def first_order(
 
 def qsgp(num_basis: int, **options: Any) -> QSGP:
     return QSGP(
-        kernel(), Zero(), Gaussian(NOISE), num_basis, diagonal_rows=50, warm_start=False, **options
+        kernel=kernel(),
+        mean=Zero(),
+        likelihood=Gaussian(NOISE),
+        num_basis=num_basis,
+        diagonal_rows=50,
+        warm_start=False,
+        **options,
     )
 
 

@@ -110,9 +110,9 @@ def train(
     """Rows of one run: exact start on few functions, spread over all of them, steps."""
     (x, y), test = data
     model = QSGP(
-        RBF(lengthscale=LENGTHSCALE, outputscale=OUTPUTSCALE),
-        Zero(),
-        Bernoulli(num_nodes=NODES, probability="median"),
+        kernel=RBF(lengthscale=LENGTHSCALE, outputscale=OUTPUTSCALE),
+        mean=Zero(),
+        likelihood=Bernoulli(num_nodes=NODES, probability="median"),
         num_basis=m,
         warm_start_size=group,
         basis=partial(RandomFourier, block_frequencies=min(500, columns // 20)),

@@ -99,10 +99,10 @@ def run(rate: float, m: int, steps: int, x: Tensor, y: Tensor) -> tuple[QSGP, fl
     generator = torch.Generator().manual_seed(0)
     kernel, likelihood = kin40k_kernel(), Gaussian(NOISE)
     model = QSGP(
-        kernel,
-        Zero(),
-        likelihood,
-        m,
+        kernel=kernel,
+        mean=Zero(),
+        likelihood=likelihood,
+        num_basis=m,
         warm_start=False,
         basis=partial(RandomFourier, block_frequencies=m // 200),
     )

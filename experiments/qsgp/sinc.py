@@ -47,7 +47,14 @@ def main() -> None:
 
     started = time.perf_counter()
     kernel = RBF(lengthscale=2.0, outputscale=None)
-    model = QSRVM(kernel, Zero(), Gaussian(0.01), N, 1, num_dense=DENSE)
+    model = QSRVM(
+        kernel=kernel,
+        mean=Zero(),
+        likelihood=Gaussian(0.01),
+        num_data=N,
+        num_inputs=1,
+        num_dense=DENSE,
+    )
     model.initialise(x, y, generator=generator)
     objective = QuadruplyStochasticELBO(
         N, columns=COLUMNS, diagonal_columns=COLUMNS, support_rows=SUPPORT

@@ -51,9 +51,9 @@ def problem(site: str, m: int) -> tuple[QSGP, Tensor, Tensor]:
     else:
         y = f + 0.3 * torch.randn(N, generator=generator)
     model = QSGP(
-        RBF(lengthscale=1.5, outputscale=4.0),
-        Zero(),
-        likelihood,
+        kernel=RBF(lengthscale=1.5, outputscale=4.0),
+        mean=Zero(),
+        likelihood=likelihood,
         num_basis=m,
         basis=partial(RandomFourier, block_frequencies=BLOCK // 2),
         warm_start_size=400,

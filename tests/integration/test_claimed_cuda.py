@@ -422,10 +422,10 @@ def test_sampled_steps_never_wait_for_the_device(sampling, family):
         x, y = x.cuda(), y.cuda()
         draws = torch.Generator("cuda").manual_seed(1)
         model = QSGP(
-            RBF(3),
-            Zero(),
-            Gaussian(0.1),
-            80,
+            kernel=RBF(3),
+            mean=Zero(),
+            likelihood=Gaussian(0.1),
+            num_basis=80,
             warm_start=False,
             basis=partial(RandomFourier, block_frequencies=4),
             **family,

@@ -19,9 +19,9 @@ def problem(n=200, kernel=None, d=2, **options):
     y = torch.sin(2 * x[:, 0]) + x[:, -1] + math.sqrt(NOISE) * torch.randn(n, generator=generator)
     settings = {"rank": min(40, n), "variance_steps": 20, "variance": "augmented"}
     model = QSGPInducing(
-        kernel or RBF(lengthscale=0.8, outputscale=1.5),
-        Zero(),
-        Gaussian(NOISE),
+        kernel=kernel or RBF(lengthscale=0.8, outputscale=1.5),
+        mean=Zero(),
+        likelihood=Gaussian(NOISE),
         num_data=n,
         num_inputs=d,
         **{**settings, **options},

@@ -104,7 +104,14 @@ def test_hyperparameters_of_a_weight_space_model_wait_until_they_are_free():
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(40, 2, generator=generator), torch.randn(40, generator=generator)
     single = partial(RandomFourier, block_frequencies=1)
-    model = QSGP(RBF(2), Zero(), Gaussian(0.1), 20, warm_start=False, basis=single)
+    model = QSGP(
+        kernel=RBF(2),
+        mean=Zero(),
+        likelihood=Gaussian(0.1),
+        num_basis=20,
+        warm_start=False,
+        basis=single,
+    )
     model.initialise(x, y, generator=generator)
     objective = QuadruplyStochasticELBO(40, columns=8, diagonal_columns=8, support_rows=10)
     objective.prepare(model, x, y, generator=generator)

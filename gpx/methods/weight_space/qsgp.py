@@ -91,6 +91,7 @@ class QSGP(WeightSpaceModel):
 
     def __init__(
         self,
+        *,
         kernel: nn.Module,
         mean: Mean,
         likelihood: Likelihood,

@@ -176,6 +176,7 @@ class QSGPInducing(Model):
 
     def __init__(
         self,
+        *,
         kernel: Kernel,
         mean: Mean,
         likelihood: nn.Module,

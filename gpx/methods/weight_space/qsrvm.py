@@ -97,6 +97,7 @@ class QSRVM(WeightSpaceModel):
 
     def __init__(
         self,
+        *,
         kernel: Kernel,
         mean: Mean,
         likelihood: nn.Module,

@@ -135,7 +135,9 @@ def test_the_whole_posterior_of_a_spread_basis_has_the_evidence_of_its_kernel():
     y = torch.sin(2 * x[:, 0]) + x[:, 1]
     kernel = RBF(2)
     basis = RandomFourier(kernel, 60, block_frequencies=10, spread=1.5)
-    whole = QSGP(kernel, Zero(), Gaussian(0.1), covariance="full", basis=basis)
+    whole = QSGP(
+        kernel=kernel, mean=Zero(), likelihood=Gaussian(0.1), covariance="full", basis=basis
+    )
     whole.initialise(x, y, generator=torch.Generator().manual_seed(0))
     features = whole.basis(x) * prior_variances(whole.basis).sqrt()
     covariance = (features @ features.T + 0.1 * torch.eye(40)).detach()

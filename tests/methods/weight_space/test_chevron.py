@@ -138,10 +138,10 @@ def test_model_with_full_covariance_starts_at_the_evidence():
     x = torch.randn(30, 2, generator=generator)
     y = torch.sin(x.sum(1))
     model = QSGP(
-        RBF(ard_num_dims=2),
-        Zero(),
-        Gaussian(0.2),
-        12,
+        kernel=RBF(ard_num_dims=2),
+        mean=Zero(),
+        likelihood=Gaussian(0.2),
+        num_basis=12,
         covariance="full",
         basis=partial(RandomFourier, block_frequencies=2),
     )
@@ -163,4 +163,4 @@ def test_model_with_full_covariance_starts_at_the_evidence():
     value = objective.estimate(model, x, y, every, every, every).value
     torch.testing.assert_close(value, evidence, rtol=1e-9, atol=0.0)
     with pytest.raises(ConfigError, match="m=5000 is above 4096"):
-        QSGP(RBF(), Zero(), Gaussian(0.2), 5000, covariance="full")
+        QSGP(kernel=RBF(), mean=Zero(), likelihood=Gaussian(0.2), num_basis=5000, covariance="full")

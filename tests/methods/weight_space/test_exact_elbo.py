@@ -171,7 +171,15 @@ def test_lists_of_blocks_add_up_to_the_whole(monkeypatch):
     """Blocks one at a time, as beyond ``BLOCK_BUDGET`` functions: every term counts each."""
     draws = torch.Generator().manual_seed(0)
     x, y = torch.randn(12, 2, generator=draws), torch.randn(12, generator=draws)
-    model = QSRVM(RBF(), Zero(), Gaussian(0.2), num_data=12, num_inputs=2, sweeps=0, block_size=3)
+    model = QSRVM(
+        kernel=RBF(),
+        mean=Zero(),
+        likelihood=Gaussian(0.2),
+        num_data=12,
+        num_inputs=2,
+        sweeps=0,
+        block_size=3,
+    )
     model.initialise(x, y, generator=draws)
     with torch.no_grad():
         model.basis.log_precision.copy_(torch.randn(12, 1, generator=draws))

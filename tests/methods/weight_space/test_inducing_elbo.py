@@ -24,7 +24,9 @@ def problem(n=N, functions=2, support_rows=3):
     x = torch.randn(n, 2, generator=generator)
     y = torch.sin(x[:, 0]) + 0.1 * torch.randn(n, generator=generator)
     kernel = RBF(lengthscale=1.1, outputscale=1.3)
-    model = QSGPInducing(kernel, Zero(), Gaussian(NOISE), n, 2, rank=n)
+    model = QSGPInducing(
+        kernel=kernel, mean=Zero(), likelihood=Gaussian(NOISE), num_data=n, num_inputs=2, rank=n
+    )
     model.initialise(x, y, generator=generator)
     with torch.no_grad():
         model.weight_mean.copy_(torch.randn(n, 1, generator=generator))

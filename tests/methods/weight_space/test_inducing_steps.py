@@ -59,7 +59,9 @@ def test_products_that_float32_cannot_carry_are_float64():
     noise = torch.randn(400, generator=torch.Generator().manual_seed(1))
     y = (torch.sin(2 * x[:, 0]) + 0.1 * noise).float()
     kernel, likelihood = RBF(2, 3.0, 1e4), Gaussian(0.01)
-    model = QSGPInducing(kernel, Zero(), likelihood, num_data=400, num_inputs=2, rank=10).float()
+    model = QSGPInducing(
+        kernel=kernel, mean=Zero(), likelihood=likelihood, num_data=400, num_inputs=2, rank=10
+    ).float()
     model.initialise(x, y, generator=torch.Generator().manual_seed(0))
     optimizer, _ = solve(model, x, y)
     assert optimizer.state["exact"]
@@ -79,10 +81,10 @@ def test_certificates_hold_for_predictions_in_float32(variance):
     y = (torch.sin(2 * x[:, 0]) + noise).float()
     kernel, likelihood = RBF(2, 1.0, 10.0), Gaussian(1e-5)
     settings = {"num_data": 400, "num_inputs": 2, "rank": 200, "variance": variance}
-    model = QSGPInducing(kernel, Zero(), likelihood, **settings).float()
+    model = QSGPInducing(kernel=kernel, mean=Zero(), likelihood=likelihood, **settings).float()
     model.initialise(x, y, generator=torch.Generator().manual_seed(0))
     solve(model, x, y, tolerance=1e-3, error="worst")
-    restored = QSGPInducing(kernel, Zero(), likelihood, **settings).float()
+    restored = QSGPInducing(kernel=kernel, mean=Zero(), likelihood=likelihood, **settings).float()
     restored.load_state_dict(model.state_dict())
     found = [m.condition(x, y).predict(x).mean.double() for m in (model, restored)]
     k = model.kernel.double().evaluate(x.double()).detach()

@@ -31,7 +31,9 @@ def trained(kind):
     x = torch.randn(N, 2, generator=generator, dtype=torch.float64)
     y = torch.sin(x.sum(1))
     if kind is InducingELBO:
-        model = QSGPInducing(RBF(), Zero(), Gaussian(0.1), num_data=N, num_inputs=2)
+        model = QSGPInducing(
+            kernel=RBF(), mean=Zero(), likelihood=Gaussian(0.1), num_data=N, num_inputs=2
+        )
     else:
         sites = kind is SiteBoundELBO
         model = QSGP(

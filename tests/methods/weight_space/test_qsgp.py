@@ -123,7 +123,9 @@ def test_parameter_groups_cover_every_parameter_once():
 def test_parameters_of_the_basis_beside_the_kernel_are_trained():
     kernel, centres = RBF(2), torch.randn(10, 2)
     basis = KernelDictionary(kernel, centres, block_size=5)
-    model = QSGP(kernel, Zero(), Gaussian(0.1), basis=basis, warm_start=False)
+    model = QSGP(
+        kernel=kernel, mean=Zero(), likelihood=Gaussian(0.1), basis=basis, warm_start=False
+    )
     listed = [id(p) for group in model.parameter_groups().values() for p in group]
     assert sorted(listed) == sorted(id(p) for p in model.parameters())
     assert any(p is basis.log_precision for p in model.parameter_groups()["hyperparameters"])
@@ -133,7 +135,14 @@ def test_parameters_of_the_basis_beside_the_kernel_are_trained():
 
 def test_frozen_parameters_of_a_proposal_are_in_no_group():
     basis = partial(ImportanceWeightedFourier, num_inputs=2)
-    model = QSGP(RBF(2), Zero(), Gaussian(0.1), 20, basis=basis, warm_start=False)
+    model = QSGP(
+        kernel=RBF(2),
+        mean=Zero(),
+        likelihood=Gaussian(0.1),
+        num_basis=20,
+        basis=basis,
+        warm_start=False,
+    )
     listed = [p for group in model.parameter_groups().values() for p in group]
     assert all(p.requires_grad for p in listed)
     assert len(model.parameter_groups()["hyperparameters"]) == 3
@@ -208,11 +217,15 @@ def test_invalid_setups_are_refused():
     [(None, 100_000), (50, 5_000), (500, 5_000), (927, 9_300), (9_999, 100_000), (10**6, 100_000)],
 )
 def test_the_number_of_functions_follows_the_rows(num_data, expected):
-    model = QSGP(RBF(2), Zero(), Gaussian(), None, num_data=num_data)
+    model = QSGP(
+        kernel=RBF(2), mean=Zero(), likelihood=Gaussian(), num_basis=None, num_data=num_data
+    )
     assert model.basis.num_basis == expected
     settled = model.settle(torch.zeros(num_data or 3, 2))
     assert settled["num_basis"][0] == expected
-    asked = QSGP(RBF(2), Zero(), Gaussian(), 400, num_data=num_data)
+    asked = QSGP(
+        kernel=RBF(2), mean=Zero(), likelihood=Gaussian(), num_basis=400, num_data=num_data
+    )
     assert asked.basis.num_basis == 400
     assert asked.settle(torch.zeros(3, 2)) == {}
 

@@ -21,7 +21,13 @@ def test_float32_predictions_sum_large_weights_of_both_signs(variance):
     x = 0.1 * torch.randn(3000, 1, generator=generator).float()
     kernel = RBF(1, 1.0, 1e4)
     model = QSGPInducing(
-        kernel, Zero(), Gaussian(0.01), num_data=3000, num_inputs=1, rank=5, variance=variance
+        kernel=kernel,
+        mean=Zero(),
+        likelihood=Gaussian(0.01),
+        num_data=3000,
+        num_inputs=1,
+        rank=5,
+        variance=variance,
     ).float()
     posterior = model.condition(x, x[:, 0])
     weights = torch.randn(3000, generator=generator)
@@ -135,7 +141,9 @@ def test_posterior_survives_its_state():
 
 @pytest.mark.parametrize(("num_data", "rank"), [(30, 30), (999, 999), (1001, 1000)])
 def test_the_default_rank_is_no_more_than_the_rows(num_data, rank):
-    model = QSGPInducing(RBF(), Zero(), Gaussian(), num_data=num_data, num_inputs=2)
+    model = QSGPInducing(
+        kernel=RBF(), mean=Zero(), likelihood=Gaussian(), num_data=num_data, num_inputs=2
+    )
     assert model.options.rank == rank
 
 

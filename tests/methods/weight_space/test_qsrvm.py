@@ -20,7 +20,12 @@ def problem(n=120, **options):
     y = torch.sinc(x[:, 0] / torch.pi) + 0.1 * torch.randn(n, generator=generator)
     kernel = RBF(lengthscale=2.0, outputscale=None)
     settings = {"num_data": n, "num_inputs": 1, "block_size": 10, **options}
-    model = QSRVM(kernel, Zero(), settings.pop("likelihood", Gaussian(0.01)), **settings)
+    model = QSRVM(
+        kernel=kernel,
+        mean=Zero(),
+        likelihood=settings.pop("likelihood", Gaussian(0.01)),
+        **settings,
+    )
     model.initialise(x, y, generator=generator)
     return model, x, y
 
@@ -119,12 +124,19 @@ def test_stochastic_steps_alone_take_vectors_out_and_raise_the_bound():
 def test_invalid_setups_are_refused():
     kernel = RBF()
     with pytest.raises(ConfigError, match=r"model=QSRVM\(\) needs mean=Zero\(\), got Constant"):
-        QSRVM(kernel, Constant(), Gaussian(), 10, 1)
+        QSRVM(kernel=kernel, mean=Constant(), likelihood=Gaussian(), num_data=10, num_inputs=1)
     with pytest.raises(ConfigError, match=r"needs likelihood=Gaussian\(\), got Bernoulli"):
-        QSRVM(kernel, Zero(), Bernoulli(), 10, 1)
+        QSRVM(kernel=kernel, mean=Zero(), likelihood=Bernoulli(), num_data=10, num_inputs=1)
     with pytest.raises(ConfigError, match="max_centres=0"):
-        QSRVM(kernel, Zero(), Gaussian(), 10, 1, max_centres=0)
-    model = QSRVM(kernel, Zero(), Gaussian(), 10, 1)
+        QSRVM(
+            kernel=kernel,
+            mean=Zero(),
+            likelihood=Gaussian(),
+            num_data=10,
+            num_inputs=1,
+            max_centres=0,
+        )
+    model = QSRVM(kernel=kernel, mean=Zero(), likelihood=Gaussian(), num_data=10, num_inputs=1)
     with pytest.raises(ConfigError, match=r"10 kernel functions .* only 7; set num_data=7"):
         model.initialise(torch.zeros(7, 1), torch.zeros(7), generator=torch.Generator())
     with pytest.raises(ShapeError, match="QSRVM: inputs have 2 columns, but it is made for 1"):

@@ -65,7 +65,14 @@ def test_the_bound_in_float32_is_finite_when_lengthscales_have_left_the_proposal
     """At four times the lengthscales, prior variances of high frequencies are below e^-88."""
     _, x, y = problem(n=20)
     basis = partial(ImportanceWeightedFourier, num_inputs=2)
-    model = QSGP(RBF(2), Zero(), Gaussian(0.2), 2000, basis=basis, warm_start=False).float()
+    model = QSGP(
+        kernel=RBF(2),
+        mean=Zero(),
+        likelihood=Gaussian(0.2),
+        num_basis=2000,
+        basis=basis,
+        warm_start=False,
+    ).float()
     x, y = x.float(), y.float()
     model.initialise(x, y, generator=torch.Generator().manual_seed(0))
     objective = prepared(model, x, y, support_rows=0)
@@ -341,9 +348,9 @@ def relevance_problem(num_dense):
     x = torch.randn(2 * BLOCKS, 2, generator=generator)
     y = torch.sin(x.sum(1)) + 0.1 * torch.randn(2 * BLOCKS, generator=generator)
     model = QSRVM(
-        RBF(ard_num_dims=2, lengthscale=(0.9, 1.4), outputscale=1.5),
-        Zero(),
-        Gaussian(0.2),
+        kernel=RBF(ard_num_dims=2, lengthscale=(0.9, 1.4), outputscale=1.5),
+        mean=Zero(),
+        likelihood=Gaussian(0.2),
         num_data=len(x),
         num_inputs=2,
         num_dense=num_dense,

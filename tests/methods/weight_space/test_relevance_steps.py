@@ -28,7 +28,7 @@ def problem(n=60, noise=0.01, **options):
     y = torch.sinc(x[:, 0] / torch.pi) + 0.1 * torch.randn(n, generator=generator)
     settings = {"num_data": n, "num_inputs": 1, "block_size": 10, "sweeps": 0, **options}
     kernel = RBF(lengthscale=2.0, outputscale=None)
-    model = QSRVM(kernel, Zero(), Gaussian(noise), **settings)
+    model = QSRVM(kernel=kernel, mean=Zero(), likelihood=Gaussian(noise), **settings)
     model.initialise(x, y, generator=generator)
     return model, x, y
 

@@ -34,9 +34,9 @@ def problem(likelihood=None, num_dense=0, log_scale=-1.0, outputscale=2.0, seed=
     x = torch.randn(ROWS, 2, generator=generator)
     y = torch.where(torch.randn(ROWS, generator=generator) > 0, 1.0, -1.0)
     model = QSGP(
-        RBF(ard_num_dims=2, lengthscale=(0.8, 1.2), outputscale=outputscale),
-        Zero(),
-        likelihood,
+        kernel=RBF(ard_num_dims=2, lengthscale=(0.8, 1.2), outputscale=outputscale),
+        mean=Zero(),
+        likelihood=likelihood,
         num_basis=BLOCKS * WIDTH,
         covariance="chevron" if num_dense else "mean_field",
         num_dense=num_dense,
@@ -206,9 +206,9 @@ def quadrants(**options):
     x = torch.randn(200, 2, generator=generator)
     y = torch.where(x.prod(1) > 0, 1.0, -1.0)
     model = QSGP(
-        RBF(lengthscale=1.0, outputscale=4.0),
-        Zero(),
-        Bernoulli(),
+        kernel=RBF(lengthscale=1.0, outputscale=4.0),
+        mean=Zero(),
+        likelihood=Bernoulli(),
         num_basis=400,
         warm_start_size=40,
         **options,
@@ -340,7 +340,15 @@ def test_prior_term_beside_a_snapshot_where_the_kernel_moves_the_prior():
     x = torch.randn(30, 2, generator=generator)
     y = x[:, 0].sign()
     made = partial(LaplacianEigenfunctions, num_inputs=2, block_columns=4)
-    model = QSGP(RBF(2), Zero(), Bernoulli(), 24, warm_start_size=8, basis=made, diagonal="free")
+    model = QSGP(
+        kernel=RBF(2),
+        mean=Zero(),
+        likelihood=Bernoulli(),
+        num_basis=24,
+        warm_start_size=8,
+        basis=made,
+        diagonal="free",
+    )
     model.initialise(x, y, generator=generator)
     objective = SiteBoundELBO(30)
     objective.prepare(model, x, y, generator=generator)
@@ -365,7 +373,13 @@ def test_float32_sites_beside_prior_variances_in_float64():
     for passes, snapshot in ((2, True), (0, False)):
         made = partial(ImportanceWeightedFourier, num_inputs=2)
         model = QSGP(
-            RBF(2), Zero(), Bernoulli(), 40, warm_start_size=20, basis=made, site_passes=passes
+            kernel=RBF(2),
+            mean=Zero(),
+            likelihood=Bernoulli(),
+            num_basis=40,
+            warm_start_size=20,
+            basis=made,
+            site_passes=passes,
         )
         model.initialise(x, x[:, 0].sign(), generator=torch.Generator().manual_seed(0))
         objective = SiteBoundELBO(30, columns=20, snapshot=snapshot)
@@ -495,7 +509,13 @@ def test_memory_of_a_step_does_not_grow_with_the_number_of_functions():
     y = torch.where(x[:, 0] > 0, 1.0, -1.0)
     peaks = []
     for m in (10_000, 1_000_000):
-        model = QSGP(RBF(lengthscale=1.0), Zero(), Bernoulli(), m, warm_start=False)
+        model = QSGP(
+            kernel=RBF(lengthscale=1.0),
+            mean=Zero(),
+            likelihood=Bernoulli(),
+            num_basis=m,
+            warm_start=False,
+        )
         objective = SiteBoundELBO(20, columns=1000, snapshot=False)
         objective.prepare(model, x, y, generator=generator)
         for _ in range(2):  # the first step also allocates what stays

@@ -44,9 +44,9 @@ def problem(likelihood=None, num_basis=64, **options):
         **options,
     }
     model = QSGP(
-        options.pop("kernel", RBF(lengthscale=1.0, outputscale=4.0)),
-        Zero(),
-        Bernoulli() if likelihood is None else likelihood,
+        kernel=options.pop("kernel", RBF(lengthscale=1.0, outputscale=4.0)),
+        mean=Zero(),
+        likelihood=Bernoulli() if likelihood is None else likelihood,
         num_basis=num_basis,
         **options,
     )

@@ -83,10 +83,10 @@ def test_the_first_round_is_the_exact_posterior_of_its_rows_under_fewer_function
     steps = StochasticBlockSteps(rows=60)
     run(steps, model, x, y, 1)
     alone = QSGP(
-        model.kernel,
-        Zero(),
-        Gaussian(0.3),
-        12,
+        kernel=model.kernel,
+        mean=Zero(),
+        likelihood=Gaussian(0.3),
+        num_basis=12,
         basis=partial(RandomFourier, block_frequencies=3),
         warm_start=False,
     )  # the same leading frequencies at the scale of 12 functions
