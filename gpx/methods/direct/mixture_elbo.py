@@ -6,6 +6,7 @@ of a logarithm of a sum.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -38,6 +39,14 @@ class MixtureWeights(Protocol):
         """Plain values for the run's record."""
 
 
+@runtime_checkable
+class SummedRows(Protocol):
+    """A model that knows how many rows its sums are of."""
+
+    totals: Tensor
+    """Sum of squared targets, and the number of rows (2,)."""
+
+
 class DirectMixtureELBO(Objective[MixtureWeights]):
     """Evidence bound of ``DirectMixture`` with a lower bound on the entropy; x, y are not read.
 
@@ -65,6 +74,19 @@ class DirectMixtureELBO(Objective[MixtureWeights]):
         terms = model.exact_terms()
         terms["entropy"] = entropy_bound(model.log_shares(), model.log_q(), model.tangent)
         return Evidence(total(terms), self.kind, terms, None, model.facts())
+
+    @torch.no_grad()
+    def full_evidence(
+        self,
+        model: MixtureWeights,
+        x: Tensor,
+        y: Tensor,
+        *,
+        batch_size: int,
+        generator: torch.Generator | None = None,
+    ) -> Evidence:
+        """``evidence``, with ``misfit`` of ``DirectELBO`` added to its facts."""
+        return with_misfit(self.evidence(model, x, y, generator=generator), model)
 
 
 class DirectSampledELBO(Objective[MixtureWeights]):
@@ -129,8 +151,19 @@ class DirectSampledELBO(Objective[MixtureWeights]):
         batch_size: int,
         generator: torch.Generator | None = None,
     ) -> Evidence:
-        """As ``evidence``, which covers all rows already; batch_size is not read."""
-        return self.evidence(model, x, y, generator=generator)
+        """``evidence``, which covers all rows already, with ``misfit`` added to its facts.
+
+        batch_size is not read.
+        """
+        return with_misfit(self.evidence(model, x, y, generator=generator), model)
+
+
+def with_misfit(found: Evidence, model: MixtureWeights) -> Evidence:
+    """``found``, with ``misfit`` of ``DirectELBO`` in its facts if the rows were counted."""
+    if not isinstance(model, SummedRows):
+        return found
+    misfit = -2.0 * float(found.parts["fit"] / model.totals[1])
+    return replace(found, facts=found.facts | {"misfit": misfit})
 
 
 def entropy_bound(log_shares: Tensor, log_q: Tensor, log_tangent: Tensor) -> Tensor:

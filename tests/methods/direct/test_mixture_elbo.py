@@ -41,6 +41,23 @@ def mixture(x, y):
     return model, parameters
 
 
+@pytest.mark.parametrize("objective", [DirectMixtureELBO(), DirectSampledELBO(9, draws=3)])
+def test_misfit_is_the_expected_squared_error_in_noise_variances(objective):
+    x, y = sine()
+    model = made(x, y, components=3)
+    with torch.no_grad():
+        model.logits.normal_(generator=torch.Generator().manual_seed(1))
+    shares, q = model.mixture()
+    features, values = (model.basis(x) * model.scale).detach(), model.values()
+    mean = q @ values  # (r, m)
+    variance = q @ values.square() - mean.square()
+    residual = (y - 0.1).unsqueeze(1) - features @ mean.T
+    error = (residual.square() + features.square() @ variance.T).mean(0) @ shares
+    draws = torch.Generator().manual_seed(2)
+    facts = objective.full_evidence(model, x, y, batch_size=9, generator=draws).facts
+    assert facts["misfit"] == pytest.approx(error.item() / 0.05, rel=1e-9)
+
+
 def test_gradients_of_the_bound_pass_finite_differences():
     x, y = sine()
     model, parameters = mixture(x, y)
