@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from typing import Any, Literal, get_args
 
@@ -18,7 +19,7 @@ from gpx.methods.weight_space.block_ascent import BlockReport, ascend
 from gpx.methods.weight_space.block_diagonal import BlockDiagonalWeights
 from gpx.methods.weight_space.cells import Cells
 from gpx.methods.weight_space.chevron import ChevronWeights, FullWeights
-from gpx.methods.weight_space.group_solves import WeightGroup, group_system
+from gpx.methods.weight_space.group_solves import WeightGroup, fitted_values, group_system
 from gpx.methods.weight_space.mean_field import Diagonal, MeanFieldWeights
 from gpx.methods.weight_space.model import WeightSpaceModel, require_zero_mean
 from gpx.methods.weight_space.posterior import QSGPPosterior
@@ -31,6 +32,9 @@ logger = logging.getLogger(__name__)
 MIN_FUNCTIONS, FUNCTIONS_PER_ROW, MAX_FUNCTIONS = 5_000, 10, 100_000
 """Default number of basis functions: ten per training row, within these limits. More functions
 predict hardly better, and with a block-diagonal covariance predictive variances become too wide."""
+
+BISECTIONS = 30
+"""Halvings of the interval of log site variances that hold the fixed point."""
 
 
 def default_num_basis(num_data: int | None) -> int:
@@ -261,7 +265,7 @@ class QSGP(WeightSpaceModel):
                 solves=self.block_solves,
                 passes=self.site_passes,
             )
-            self.site_variance.fill_(self.report.site_variance)
+            self._settle_sites(x, y, self.report, latent_variance)
             logger.info(
                 "%d block solves for %s sites: %d iterations, %s",
                 self.report.solves,
@@ -276,6 +280,45 @@ class QSGP(WeightSpaceModel):
                     passes.passes,
                     passes.residual,
                 )
+
+    def _settle_sites(
+        self, x: Tensor, y: Tensor, report: SiteReport, latent_variance: Callable[[], Tensor]
+    ) -> None:
+        """Set the site variance to that of the solved means, without overshooting.
+
+        The larger the site variance, the larger the latent variance v, and with it the precision
+        of sites whose curvature grows with v: of a Poisson rate it is exp(f + v / 2). Where all
+        counts are zero, f is so low that v would become the prior variance, and the expected rate
+        exp(f + v / 2) astronomic. A step beyond the fixed point that the next one would more than
+        undo is therefore cut back to the fixed point.
+        """
+        tiny = torch.finfo(self.site_variance.dtype).tiny
+        before, proposed = max(float(self.site_variance), tiny), max(report.site_variance, tiny)
+        self.site_variance.fill_(proposed)
+        if report.representer is None:
+            lists = torch.arange(self.basis.num_blocks, device=x.device).split(self.group)
+            mean = self.family.mean.data
+            parts = ((WeightGroup.of_blocks(self.basis, b), mean[b].reshape(-1)) for b in lists)
+            latent = fitted_values(parts, x)
+        else:
+            latent = report.representer.fitted
+
+        def excess(log_variance: float) -> float:
+            """log of the site variance that follows, minus the given one."""
+            self.site_variance.fill_(math.exp(log_variance))
+            v = latent_variance().double()
+            return -math.log(mean_precision(self.likelihood, y.double(), latent, v)) - log_variance
+
+        low, high = math.log(before), math.log(proposed)
+        step = high - low
+        after = excess(high)
+        if after * step >= 0.0 or abs(after) <= abs(step):
+            self.site_variance.fill_(proposed)
+            return
+        for _ in range(BISECTIONS):
+            middle = 0.5 * (low + high)
+            low, high = (middle, high) if excess(middle) * step > 0.0 else (low, middle)
+        self.site_variance.fill_(math.exp(low))
 
     def site_group(self, num_data: int) -> int:
         """Blocks per solve for non-Gaussian sites: at most n functions, as more add nothing."""

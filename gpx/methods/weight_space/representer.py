@@ -5,6 +5,7 @@ The optimum has this form by the representer theorem. Passes over all functions 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,10 +16,16 @@ from torch import Tensor
 from gpx.bases.base import Basis
 from gpx.likelihoods.base import Likelihood
 
+Loss = Callable[[np.ndarray], tuple[float, np.ndarray]]
+"""Value and gradient at a point."""
+
 TOLERANCE = 1e-2
 """Passes stop when the norm of the residual is below this fraction of that of the slopes."""
 CHUNK_BYTES = 128 * 2**20
 """Bytes of features held at a time (at least one block, at all rows)."""
+
+MAX_HALVINGS = 60
+"""Most halvings of the first coefficient, until the bound is no lower than with zero."""
 
 
 @dataclass(frozen=True)
@@ -190,5 +197,30 @@ def _maximise(
             (gradient,) = torch.autograd.grad(value, free)
         return float(value), gradient.cpu().numpy()
 
-    found = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": 200})
+    # rates of large counts overflow at the first guess, K slopes, if the slopes are inaccurate
+    without = loss(np.append(start[:-1], 0.0))[0]
+    for _ in range(MAX_HALVINGS):
+        if loss(start)[0] <= without:
+            break
+        start[-1] *= 0.5
+    options = {"maxiter": 200}
+    found = minimize(stepping_back(loss), start, jac=True, method="L-BFGS-B", options=options)
     return np.asarray(found.x)
+
+
+def stepping_back(loss: Loss) -> Loss:
+    """``loss`` for a line search: high where it is not finite, so that the search steps back.
+
+    Rates of counts overflow at large latent values.
+    """
+    lowest = np.inf
+
+    def finite(point: np.ndarray) -> tuple[float, np.ndarray]:
+        nonlocal lowest
+        value, gradient = loss(point)
+        if np.isfinite(lowest) and not (np.isfinite(value) and np.isfinite(gradient).all()):
+            return lowest + 1e3 * (1.0 + abs(lowest)), np.zeros_like(point)
+        lowest = min(lowest, value)
+        return value, gradient
+
+    return finite

@@ -25,6 +25,7 @@ from gpx.methods.weight_space.representer import (
     FewFunctionsPreconditioner,
     RepresenterReport,
     representer_passes,
+    stepping_back,
 )
 
 logger = logging.getLogger(__name__)
@@ -127,6 +128,14 @@ def ascend_sites(
     parts = ((WeightGroup.of_blocks(basis, b), mean[b].reshape(-1)) for b in lists)
     latent = fitted_values(parts, x).to(y.dtype)
     share = lists[0].shape[0] / basis.num_blocks
+
+    def bound(fitted: Tensor, table: Tensor = mean) -> float:
+        """The bound up to a constant, given the fitted values (n,) of the weights (B, W)."""
+        variance = latent_variance.double().expand_as(y)
+        fit = likelihood.expected_log_prob(y.double(), fitted.double(), variance).sum()
+        prior = basis.precision_diagonal().double().view_as(table)
+        return float(fit - 0.5 * (prior * table.double().square()).sum())
+
     order = solve_order(len(lists), warm_start=warm_start, solves=solves, share=share)
     iterations, converged, report = 0, True, None
     for index, prior_scale in order:
@@ -144,6 +153,7 @@ def ascend_sites(
         mean[blocks] = new.to(mean.dtype).view(-1, basis.block_size)
         latent = others + phi @ new.to(x.dtype)
         if warm_start and passes and report is None:
+            few = mean.clone()
             report = representer_passes(
                 basis,
                 mean,
@@ -155,7 +165,11 @@ def ascend_sites(
                 preconditioner=FewFunctionsPreconditioner(phi, root, curvature),
                 passes=passes,
             )
-            latent = report.fitted.to(x.dtype)
+            if report.converged or bound(report.fitted) >= bound(latent, few):
+                latent = report.fitted.to(x.dtype)
+            else:  # counts so large that the slopes are far off: the few functions fit better
+                mean.copy_(few)
+                report, passes = None, 0
     final = mean_precision(likelihood, y, latent, latent_variance)
     visited = 0 if report else sum(blocks.shape[0] for blocks in lists[: len(order)])
     return SiteReport(len(order), visited, iterations, converged, 1.0 / final, report)
@@ -240,17 +254,18 @@ def _maximise(
     start: Tensor,
 ) -> tuple[Tensor, int, bool]:
     """Maximise by L-BFGS over u = root^T mu; returns mu (b,), iterations and convergence."""
-    variance = latent_variance.to(y.dtype).expand_as(y)
+    # in float64, as counts overflow float32 where a line search tries large latent values
+    targets, variance = y.double(), latent_variance.double().expand_as(y)
 
     def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
         u = torch.from_numpy(flat).to(root)
         mu = torch.linalg.solve_triangular(root.mT, u[:, None], upper=True)[:, 0]
-        latent = others + phi @ mu.to(phi.dtype)
+        latent = (others + phi @ mu.to(phi.dtype)).double()
         with torch.enable_grad():
             latent.requires_grad_()
-            fit = likelihood.expected_log_prob(y, latent, variance).double().sum()
+            fit = likelihood.expected_log_prob(targets, latent, variance).sum()
             (slope,) = torch.autograd.grad(fit, latent)
-        gradient = precision * mu - (slope @ phi).double()
+        gradient = precision * mu - (slope.to(phi.dtype) @ phi).double()
         value = 0.5 * (precision * mu.square()).sum() - fit.detach()
         whitened = torch.linalg.solve_triangular(root, gradient[:, None], upper=False)[:, 0]
         return float(value), whitened.cpu().numpy()
@@ -261,7 +276,7 @@ def _maximise(
     # a line search cannot resolve changes below the rounding error of the latent means
     flat = 100.0 * torch.finfo(y.dtype).eps
     options = {"maxiter": MAX_ITERATIONS, "gtol": tolerance, "ftol": flat, "maxcor": 20}
-    found = minimize(loss, first, jac=True, method="L-BFGS-B", options=options)
+    found = minimize(stepping_back(loss), first, jac=True, method="L-BFGS-B", options=options)
     u = torch.from_numpy(found.x).to(root)
     mu = torch.linalg.solve_triangular(root.mT, u[:, None], upper=True)[:, 0]
     return mu, int(found.nit), bool(found.success)

@@ -23,6 +23,7 @@ from gpx.likelihoods import (
 )
 from gpx.means import Zero
 from gpx.methods.weight_space.qsgp import QSGP
+from gpx.methods.weight_space.representer import FewFunctionsPreconditioner, representer_passes
 from gpx.methods.weight_space.sites import ascend_sites, check_site, site_precision
 from gpx.objectives import exact_site_elbo
 
@@ -181,6 +182,57 @@ def test_sites_that_are_linear_at_the_start_leave_the_prior_for_scales():
     prior = model.kernel.outputscale.detach().expand(ROWS)
     torch.testing.assert_close(found.variance, prior, rtol=1e-6, atol=0)
     assert float((found.mean * y).mean()) > 0.0
+
+
+@pytest.mark.parametrize(("num_basis", "dtype"), [(64, torch.float64), (1000, torch.float32)])
+def test_rates_of_counts_that_are_all_zero_stay_small(num_basis, dtype):
+    """Their site variance would, taken as it follows from the means, give rates of e^40."""
+    x = torch.linspace(-1.5, 1.5, 20, dtype=dtype)[:, None]
+    kernel = RBF(1, lengthscale=20.0, outputscale=100.0)
+    made = QSGP(
+        kernel=kernel,
+        mean=Zero(),
+        likelihood=Poisson(),
+        num_basis=num_basis,
+        covariance="mean_field",
+    ).to(dtype)
+    made.initialise(x, x.new_zeros(20), generator=torch.Generator().manual_seed(0))
+    found = made.condition(x, x.new_zeros(20)).predict(x)
+    assert float((found.mean + 0.5 * found.variance).max()) < 6.0
+    assert float(found.mean.max()) < -2.0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_counts_of_a_hundred_thousand_start_near_their_logarithms(dtype):
+    """A first guess from inaccurate slopes, and float32, would overflow."""
+    x = torch.linspace(-1.5, 1.5, 20, dtype=dtype)[:, None]
+    y = (1e5 * (2.0 * x[:, 0]).sin().exp()).round()
+    kernel = RBF(1, lengthscale=1.0, outputscale=50.0)
+    made = QSGP(
+        kernel=kernel, mean=Zero(), likelihood=Poisson(), num_basis=1000, covariance="mean_field"
+    ).to(dtype)
+    made.initialise(x, y, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(made.condition(x, y).predict(x).mean, y.log(), rtol=0.0, atol=0.02)
+
+
+@torch.no_grad()
+def test_a_first_guess_that_overflows_is_shortened():
+    model, x, _ = problem(Poisson())
+    y = torch.full_like(x[:, 0], 1e6)
+    features = model.basis(x).detach()
+    root = torch.linalg.cholesky(features.T @ features + torch.eye(features.shape[1]))
+    found = representer_passes(
+        model.basis,
+        torch.zeros_like(model.family.mean),
+        model.likelihood,
+        x,
+        y,
+        latent=torch.zeros_like(y),
+        latent_variance=y.new_tensor(0.1),
+        preconditioner=FewFunctionsPreconditioner(features, root, 1.0),
+        passes=1,
+    )
+    assert 0.0 < float(found.fitted.mean()) < 20.0
 
 
 def test_likelihoods_without_such_sites_are_refused():
