@@ -5,13 +5,13 @@ from __future__ import annotations
 import difflib
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gpx.constraints import lower_limits
+from gpx.constraints import limits_within
 from gpx.errors import ConfigError
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.methods.base.batch import Batch
@@ -20,6 +20,7 @@ from gpx.methods.base.objective import Evidence, Objective
 from gpx.methods.base.optimizer import Optimizer, Session
 from gpx.sampling.batches import BatchOrder, batch_order
 from gpx.training.algorithms import algorithm_class, options_of
+from gpx.training.bounds import checked_bounds
 from gpx.training.natural_gradient import NaturalGradient
 from gpx.training.replayed_step import ReplayedStep
 from gpx.training.role_settings import (
@@ -53,12 +54,15 @@ class FirstOrder(Optimizer):
             data point (``gpx.training.settling``). Unless the schedule is constant, another tenth
             of the steps follows, in which the rates run through the rest of the schedule. None:
             all steps are taken.
+        bounds: (name, lowest, largest) of positive parameters, in natural units, as in
+            ``[("kernel.lengthscale", 0.1, 10.0)]``. The start keeps them, and what a step moves
+            beyond one is set to it. Two equal numbers hold the parameter at that value.
 
     The learning rate depends on the step and on the step at which the evidence settled. A model may
     scale the rates of its roles (``Model.rate_factors``); the factors are fixed at the start of
     training and saved with the optimiser. After every step positive parameters are clamped to
     (1 + MARGIN) times their lower limit, where they still have a gradient
-    (``gpx.constraints.lower_limits``).
+    (``gpx.constraints.limits_within``).
     """
 
     streams = True
@@ -70,16 +74,19 @@ class FirstOrder(Optimizer):
         groups: Mapping[str, Mapping[str, Any]],
         schedule: Mapping[str, Any] | None = None,
         settled: float | None = None,
+        bounds: Sequence[Any] = (),
     ) -> None:
         self.settings = checked_groups(groups)
         self.schedule = checked_schedule(schedule)
         if settled is not None:
             require_number("settled", settled)
         self.settled = settled
+        self.bounds = checked_bounds(bounds)
         self.settling = Settling(None, 1)
         self.parameters: dict[str, list[nn.Parameter]] = {}
         self.optimisers: dict[str, torch.optim.Optimizer] = {}
         self.limits: dict[str, list[tuple[nn.Parameter, float]]] = {}
+        self.upper_limits: dict[str, list[tuple[nn.Parameter, float]]] = {}
         self.factors: dict[str, float] = {}
         self.max_steps = 1
 
@@ -89,6 +96,10 @@ class FirstOrder(Optimizer):
         """As in ``Optimizer``: every role of parameters has its settings."""
         super().require_fit(model, objective, num_data, max_steps)
         self.bind(model.parameter_groups(), max_steps, model)
+
+    def bounds_of_values(self) -> dict[str, tuple[float, float]]:
+        """As in ``Optimizer``."""
+        return self.bounds
 
     def run(self, session: Session) -> str:
         """As in ``Optimizer``: steps on mini-batches, or on all data, up to ``session.limit``."""
@@ -263,9 +274,13 @@ class FirstOrder(Optimizer):
             if isinstance(optimiser := self.optimisers[role], NaturalGradient):
                 optimiser.attach(model, num_data)
             self.parameters[role] = parameters
-            lower = [] if model is None else lower_limits(model, parameters)
-            limited = zip(parameters, lower, strict=False)
+            if model is None:
+                continue
+            lower, upper = limits_within(model, parameters, self.bounds)
+            limited = zip(parameters, lower, strict=True)
             self.limits[role] = [pair for pair in limited if pair[1] > -math.inf]
+            limited = zip(parameters, upper, strict=True)
+            self.upper_limits[role] = [pair for pair in limited if pair[1] < math.inf]
         if self.parameters and all(self.settings[role]["lr"] == 0 for role in self.parameters):
             raise ConfigError(
                 "nothing would be trained: the learning rate of every group of parameters "
@@ -338,6 +353,9 @@ class FirstOrder(Optimizer):
             if limited := self.limits.get(role):
                 kept = [parameter.data for parameter, _ in limited]
                 torch._foreach_clamp_min_(kept, [least for _, least in limited])
+            if limited := self.upper_limits.get(role):
+                kept = [parameter.data for parameter, _ in limited]
+                torch._foreach_clamp_max_(kept, [most for _, most in limited])
 
     def release(self) -> None:
         """Make every parameter trainable again (after the last step)."""

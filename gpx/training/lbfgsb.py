@@ -20,6 +20,7 @@ from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Evidence, Objective
 from gpx.methods.base.optimizer import Optimizer, Session
 from gpx.tensor_checks import check_at_least
+from gpx.training.bounds import checked_bounds
 from gpx.training.evaluation_record import Record
 
 RECORD_BYTES = 2**26
@@ -75,20 +76,7 @@ class LBFGSB(Optimizer):
         self.ftol = ftol
         self.gtol = gtol
         self.max_line_search = max_line_search
-        self.bounds: dict[str, tuple[float, float]] = {}
-        for given in bounds:
-            try:
-                name, lowest, largest = str(given[0]), float(given[1]), float(given[2])
-            except (IndexError, TypeError, ValueError):
-                name, lowest, largest = "", 0.0, 0.0
-            if not (0.0 <= lowest <= largest < math.inf and largest > 0.0):
-                raise ConfigError(
-                    f"optimizer.bounds: {given} must be a name, a lowest and a largest value "
-                    "with 0 <= lowest <= largest, as [kernel.lengthscale,0.1,10]"
-                )
-            if name in self.bounds:
-                raise ConfigError(f"optimizer.bounds: there are two of {name}; leave one out")
-            self.bounds[name] = lowest, largest
+        self.bounds = checked_bounds(bounds)
         self.record = Record()
 
     def require_fit(

@@ -1034,3 +1034,9 @@ def test_points_of_a_given_selector_are_those_of_the_run(arrays, tmp_path):
         keep=False,
     )
     np.testing.assert_array_equal(by_text.model.predict(arrays[0]).mean, loaded.mean)
+
+
+def test_bounds_hold_in_steps_on_batches(arrays):
+    options = ("approx=svgp", "trainer.max_steps=30", "optimizer.bounds=[[kernel.outputscale,2,3]]")
+    fitted = gpx.fit(*arrays, *options, "trainer.baselines=false", quiet=True, keep=False)
+    assert 2.0 <= fitted.model.hyperparameters["kernel.outputscale"] <= 3.0

@@ -14,7 +14,7 @@ from gpx.errors import ConfigError
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
-from gpx.models import QSGP
+from gpx.models import QSGP, ExactGP
 from gpx.objectives import QuadruplyStochasticELBO
 from gpx.training.first_order import FirstOrder
 from gpx.training.indexed_steps import IndexedSparseAdam, summed_rows_dense
@@ -257,6 +257,31 @@ def test_sparse_gradients_by_classes_of_torch(name):
     nn.functional.embedding(torch.tensor([2, 5]), table, sparse=True).sum().backward()
     optimizer.step(0)
     assert table.detach().nonzero().tolist() == [[2, 0], [5, 0]]
+
+
+def test_no_step_leaves_a_value_beyond_its_bounds():
+    model = ExactGP(kernel=RBF(1, 1.0, 1.0), mean=Zero(), likelihood=Gaussian(0.5)).double()
+    groups = {"hyperparameters": {"algorithm": "sgd", "lr": 1.0}}
+    bounds = [
+        ("kernel.lengthscale", 0.8, 1.25),
+        ("kernel.outputscale", 1.0, 1.0),
+        ("likelihood.noise_variance", 0.2, 9.0),
+    ]
+    optimizer = FirstOrder(groups, bounds=bounds)
+    optimizer.bind(model.parameter_groups(), 2, model)
+    seen = []
+    for step, gradient in enumerate((-5.0, 5.0)):
+        optimizer.before_step(step)
+        for parameter in model.parameters():
+            parameter.grad = torch.full_like(parameter, gradient)
+        optimizer.step(step)
+        values = model.kernel.lengthscale, model.kernel.outputscale, model.likelihood.noise_variance
+        seen.append([value.item() for value in values])
+    assert seen[0] == [pytest.approx(1.25), pytest.approx(1.0), seen[0][2]]
+    assert 2.0 < seen[0][2] < 9.0
+    assert seen[1] == [pytest.approx(0.8), pytest.approx(1.0), pytest.approx(0.5)]
+    with pytest.raises(ConfigError, match="no such positive parameter; there are kernel"):
+        FirstOrder(groups, bounds=[("lengthscale", 1, 2)]).bind(model.parameter_groups(), 2, model)
 
 
 @pytest.mark.parametrize("name", ["sparse_adam", "torch.optim.SparseAdam"])
