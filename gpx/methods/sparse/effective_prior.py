@@ -20,6 +20,7 @@ from gpx.inducing import (
 from gpx.inducing.base import choose_num_inducing, describe_num_inducing, place_points
 from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.inducing.partition import Regions, choose_num_blocks, require_regions
+from gpx.inference.float32_digits import warn_of_few_digits
 from gpx.inference.nystrom import BlockStore, factorise, nystrom_sums
 from gpx.inference.variational import raise_noise
 from gpx.kernels.base import Kernel
@@ -307,6 +308,7 @@ class EffectivePrior(Model):
             order, bounds = self.block_order(x)
             x, residual = x[order], residual[order]
         noise = training_noise(self, x).double()
+        warn_of_few_digits(self.kernel, noise, x)
         scale, target = None, residual
         if self.structure == "none":  # otherwise the noise of each row is part of D
             scale, target, _ = scale_to_common_noise(noise, residual)

@@ -13,6 +13,7 @@ from gpx.errors import ConfigError, NotPositiveDefinite
 from gpx.inducing import GreedyConditionalVariance, KMeans, Selector, require_selector
 from gpx.inducing.base import choose_num_inducing, describe_num_inducing, place_points
 from gpx.inducing.features import POINTS, InducingFeatures
+from gpx.inference.float32_digits import warn_of_few_digits
 from gpx.inference.nystrom import BlockStore, Whitener, factorise, longest_prefix, nystrom_sums
 from gpx.inference.nystrom_matrix import InnerFactor
 from gpx.inference.variational import raise_noise
@@ -336,6 +337,7 @@ class SGPR(Model):
         posterior = self.new_posterior()
         whitener, report = self._factorise()
         noise, residual = training_noise(self, x).double(), y - self.mean(x)
+        warn_of_few_digits(self.kernel, noise, x)
         rows = scale_to_common_noise(noise, residual)
         sums = nystrom_sums(BlockStore(whitener, x, scale=rows.scale), rows.residual)
         inner = InnerFactor(sums, rows.noise)

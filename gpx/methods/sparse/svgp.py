@@ -18,6 +18,7 @@ from gpx.inducing.base import (
 )
 from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.inference.exact_solver import require_finite
+from gpx.inference.float32_digits import warn_of_few_digits
 from gpx.inference.variational import (
     OPTIMAL,
     FullCholesky,
@@ -322,6 +323,8 @@ class SVGP(Model):
         training is that of the trained q, which is at most that of the optimal one.
         """
         posterior = self.new_posterior()
+        if isinstance(self.likelihood, OPTIMAL):
+            warn_of_few_digits(self.kernel, self.likelihood.noise_variance, x)
         q = self.q
         if posterior.refitted:
             q = copy.deepcopy(self.q)
