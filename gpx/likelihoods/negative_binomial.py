@@ -18,6 +18,9 @@ standard deviations of the logarithm of a component; from about 2.5 on there are
 GRID_NODES, GRID_END, GRID_GAP = 57, 8.0, 1.5
 """Number and outermost nodes of the even grid of ``count_law``, in standard deviations of f, and
 the largest distance of its components, as ``MAX_GAP``."""
+MAX_LOG_MEAN = 300.0
+"""Counts whose mean has a larger logarithm are predicted as with this one: their variance would
+leave the range of float64."""
 MIN_DISPERSION = 1e-12
 """Stands for zero: of counts below a million the law is then that of Poisson to 1e-6."""
 
@@ -134,6 +137,7 @@ def count_law(
     binomials, ``GRID_NODES`` or the nodes of ``rule`` if these are more.
     """
     tiny = torch.finfo(torch.float64).eps  # keeps gradients of square roots finite
+    mean = mean.double().clamp_max(MAX_LOG_MEAN)
     f, v = (part.double().unsqueeze(-1) for part in (mean, variance))
     v = v.clamp_min(tiny)
     # of log y given f, squared, at the narrowest of the components that matter
@@ -142,7 +146,7 @@ def count_law(
     # an exported program has one branch
     if not torch.compiler.is_exporting() and bool(plain.all()):
         # float64, as the density of a large count is a difference of large numbers
-        return rule.mixture(law, mean.double(), variance.double())
+        return rule.mixture(law, mean, variance.double())
     count = max(GRID_NODES, len(rule.nodes))
     grid = torch.linspace(-GRID_END, GRID_END, count, dtype=f.dtype, device=f.device)
     gap = 2.0 * GRID_END / (count - 1)

@@ -13,6 +13,7 @@ from gpx.likelihoods import (
     Gaussian,
     GaussianOutputs,
     Laplace,
+    NegativeBinomial,
     Poisson,
     Softmax,
     StudentT,
@@ -173,6 +174,14 @@ def test_expectations_of_counts_in_float32_convert_each_number_once():
         assert conversions == [torch.float64] * 3 + [torch.float32]
         value.sum().backward()
     assert sorted(map(str, conversions[4:])) == ["torch.float32"] * 2 + ["torch.float64"]
+
+
+@pytest.mark.parametrize("likelihood", [Poisson(), NegativeBinomial()])
+@pytest.mark.parametrize("variance", [1e-3, 4.0])
+def test_moments_of_counts_stay_finite_however_large_the_rate(likelihood, variance):
+    """Networks extrapolate linearly: far from the data the logarithm may be a million."""
+    found = likelihood.predictive(_tensor([1e6]), _tensor([variance]))
+    assert bool(found.mean.isfinite().all() & found.stddev.isfinite().all())
 
 
 def test_poisson_predictive_sums_to_one():
