@@ -22,6 +22,9 @@ from gpx.likelihoods.row_noise import RowNoise
 
 logger = logging.getLogger(__name__)
 
+MAX_NAMED = 10
+"""Constant columns that a warning lists by name."""
+
 MIN_TARGETS = 2
 """Fewest training values of each of several targets: fewer have no standard deviation."""
 
@@ -187,7 +190,9 @@ def warn_of_constants(
     """
     columns = np.flatnonzero(constant[:num_inputs])
     if len(columns):
-        named = ", ".join(f"{c + 1} ({names[int(c)]!r})" for c in columns)
+        named = ", ".join(f"{c + 1} ({names[int(c)]!r})" for c in columns[:MAX_NAMED])
+        if len(columns) > MAX_NAMED:
+            named += f", and {len(columns) - MAX_NAMED:,} more"
         logger.warning(
             "%s: constant in the training rows, so centred but not scaled: input column %s",
             where,

@@ -105,7 +105,7 @@ class DataSource(ABC):
             raise DataError(
                 f"{table.where} has {rows} rows, fewer than the {max(folds, 3)} that "
                 f"{folds} splits need; add rows or raise test_fraction= "
-                f"(now {self.test_fraction:g})"
+                f"(now {self.test_fraction:g}; 0: train on all rows)"
             )
         return np.sort(self._drawn_fold(rows))
 
@@ -128,6 +128,9 @@ class DataSource(ABC):
 
 def require_rows(table: Table, split: int, train: Rows, test: Rows, least: int = 1) -> None:
     """Raise DataError unless a split has two training rows and ``least`` test rows."""
+    if len(train) < 2 and not least:
+        rows = "row" if len(train) == 1 else "rows"
+        raise DataError(f"{table.where} has {len(train)} training {rows}; expected at least 2")
     if len(train) < 2 or len(test) < least:
         raise DataError(
             f"{table.where}: split {split} leaves {len(train)} training and {len(test)} "

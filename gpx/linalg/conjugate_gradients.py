@@ -226,9 +226,11 @@ def _finish(
         )
     elif bool((state.flat() & ~converged).any()):
         error = NotPositiveDefinite
+        better = "" if state.product_dtype == torch.float64 else "use dtype=float64 or "
         reason = (
             "the matrix is not positive definite: a direction has curvature "
-            f"{float(state.met_curvatures().min()):.3g}; add a positive diagonal (noise variance)"
+            f"{float(state.met_curvatures().min()):.3g}; {better}add a positive diagonal (noise "
+            "variance)"
         )
     elif stagnated:
         reason = (

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from gpx.data import CSVFile, DataSource, Table, Task, load
+from gpx.data.loading import warn_of_constants
 from gpx.errors import DataError
 
 
@@ -64,6 +65,17 @@ def test_constant_columns_warn_by_name(caplog: pytest.LogCaptureFixture) -> None
     assert torch.isfinite(data.train_x).all()
     assert (data.train_x[:, 1] == 0).all()
     assert (data.train_y == 0).all()
+
+
+def test_many_constant_columns_are_counted_not_listed(caplog: pytest.LogCaptureFixture) -> None:
+    """Such as the margins of images."""
+    names = [f"pixel{i}" for i in range(50)]
+    warn_of_constants("images", names, 50, np.ones(50, dtype=bool))
+    assert caplog.messages == [
+        "images: constant in the training rows, so centred but not scaled: input column "
+        + "".join(f"{i + 1} ('pixel{i}'), " for i in range(10))
+        + "and 40 more"
+    ]
 
 
 @pytest.mark.parametrize("codes", [(0.0, 1.0), (-1.0, 1.0)])

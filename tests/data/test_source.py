@@ -68,6 +68,11 @@ def test_too_few_rows() -> None:
         split(Rows(9))
 
 
+def test_too_few_rows_to_test_on_may_all_be_trained_on() -> None:
+    with pytest.raises(DataError, match=r"test_fraction= \(now 0.1; 0: train on all rows\)"):
+        split(Rows(3))
+
+
 def test_mask_that_leaves_nothing_to_train_on() -> None:
     with pytest.raises(DataError, match="leaves 0 training and 5 test rows"):
         split(Rows(5, np.ones((5, 1), dtype=bool)))
@@ -79,7 +84,7 @@ def test_no_test_rows() -> None:
     assert len(test) == 0
     with pytest.raises(DataError, match=r"split=1 does not exist: .* has one split, split=0"):
         split(Rows(12, test_fraction=0.0, split=1))
-    with pytest.raises(DataError, match="leaves 1 training and 0 test rows"):
+    with pytest.raises(DataError, match="has 1 training row; expected at least 2"):
         split(Rows(1, test_fraction=0.0))
     with pytest.raises(ConfigError, match=r"test_fraction=0.0 is not between 0 and 0.5"):
         GridStress(test_fraction=0.0)

@@ -394,6 +394,14 @@ def test_an_indefinite_matrix_is_named(shift):
         conjugate_gradients(matrix.matmul, randn(30, 2))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_matrix_that_rounding_may_have_made_indefinite_is_tried_in_float64(dtype):
+    matrix = (spd(30) - 200.0 * torch.eye(30, dtype=torch.float64)).to(dtype)
+    with pytest.raises(NotPositiveDefinite) as raised:
+        conjugate_gradients(matrix.matmul, randn(30).to(dtype))
+    assert ("use dtype=float64 or add a positive" in str(raised.value)) == (dtype == torch.float32)
+
+
 def test_a_singular_matrix_is_solved_in_its_range_and_refused_outside():
     basis = randn(30, 10)
     matrix = basis @ basis.mT

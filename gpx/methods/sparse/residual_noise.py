@@ -236,7 +236,6 @@ def _factors(matrix: Tensor, batch: BlockBatch | None) -> Tensor:
             part,
             name=f"the residual covariance plus noise of a block of {part.shape[-1]} points",
             ladder=(0.0,),
-            hint="a larger noise variance",
         )
         return found
 
