@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["Fitted", "__version__", "export", "fit", "load"]
 
+PARTS = frozenset(
+    {"bases", "botorch", "constraints", "data", "diagnostics", "errors", "inducing", "kernels"}
+    | {"likelihoods", "linalg", "means", "metrics", "models", "objectives", "operators", "priors"}
+    | {"runs", "sampling", "sklearn", "thompson", "training"}
+)
+"""Modules that are attributes of the package: ``gpx.kernels.RBF()``."""
+
 
 def __getattr__(name: str) -> Any:
     # imported on first use: runs need Hydra, TensorBoard and Matplotlib, the others need extras
@@ -29,6 +36,10 @@ def __getattr__(name: str) -> Any:
         import gpx.runs
 
         return getattr(gpx.runs, name)
-    if name in ("botorch", "sklearn", "thompson"):
+    if name in PARTS:
         return importlib.import_module(f"gpx.{name}")
     raise AttributeError(f"module 'gpx' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *PARTS})

@@ -287,18 +287,41 @@ def fix(module: nn.Module, *names: str) -> None:
             fixed as a whole, with a lengthscale for each input all of them; of one that several
             parts share, any of its names.
 
+    ``release`` lets them be trained again; ``fixed_names`` says which are fixed, and so does
+    ``print(kernel)``.
+
     Raises:
         ConfigError: there is no parameter of a name; none is fixed then.
     """
+    _set_trained(module, names, "fix", False)
+
+
+def release(module: nn.Module, *names: str) -> None:
+    """Train parameters again that ``fix`` has fixed; ``module`` and ``names`` as there.
+
+    An optimiser in a loop of one's own must know them: make it with all parameters of the model.
+
+    Raises:
+        ConfigError: there is no parameter of a name; none is released then.
+    """
+    _set_trained(module, names, "release", True)
+
+
+def fixed_names(module: nn.Module) -> list[str]:
+    """The names, as in ``fix``, of parameters that are not trained."""
+    return [name for name, raw in named_for_users(module).items() if not raw.requires_grad]
+
+
+def _set_trained(module: nn.Module, names: Sequence[str], verb: str, trained: bool) -> None:
     known = named_for_users(module, shared=True)
     for name in names:
         if name not in known:
             raise ConfigError(
-                f"{class_name(module)} has no parameter {name} to fix; there are "
+                f"{class_name(module)} has no parameter {name} to {verb}; there are "
                 f"{', '.join(named_for_users(module)) or 'none'}"
             )
     for name in names:
-        known[name].requires_grad_(False)
+        known[name].requires_grad_(trained)
 
 
 def raise_floor(module: nn.Module, name: str, floor: float) -> None:

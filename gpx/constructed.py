@@ -10,6 +10,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import type_before_parametrizations
 
+from gpx.shown_values import ShowsValues
+
 PLAIN = (bool, int, float, str, type(None))
 """Values that a config can hold."""
 
@@ -65,7 +67,7 @@ class Recorded:
         return recorded
 
 
-class Constructed(Recorded, nn.Module):
+class Constructed(Recorded, ShowsValues):
     """A module that records the arguments of its constructor."""
 
     def _recorded_class(self) -> Any:

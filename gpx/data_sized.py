@@ -7,8 +7,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from gpx.shown_values import ShowsValues
 
-class DataSized(nn.Module):
+
+class DataSized(ShowsValues):
     """A module with buffers that are empty before training and load with any size.
 
     torch refuses to load a tensor of another shape than the buffer. Here the buffers named in

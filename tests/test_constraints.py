@@ -12,14 +12,16 @@ from gpx.constraints import (
     at_their_floor,
     cached_parameters,
     fix,
+    fixed_names,
     lower_limits,
     named_for_users,
     natural_parameters,
     positive_parameter,
+    release,
     set_above_floor,
 )
 from gpx.errors import ConfigError
-from gpx.kernels import RBF
+from gpx.kernels import RBF, Periodic
 from gpx.means import Zero
 
 
@@ -222,3 +224,14 @@ def test_values_made_together_are_those_made_apart():
         for parameter in together.parameters():
             parameter.add_(1.0)
     assert not torch.equal(together.evaluate(x, x), first)  # nothing is kept afterwards
+
+
+def test_what_was_fixed_can_be_asked_and_released():
+    kernel = RBF() + Periodic()
+    fix(kernel, "kernels.0.lengthscale", "kernels.1.period")
+    assert fixed_names(kernel) == ["kernels.0.lengthscale", "kernels.1.period"]
+    release(kernel, "kernels.1.period")
+    assert fixed_names(kernel) == ["kernels.0.lengthscale"]
+    with pytest.raises(ConfigError, match=r"no parameter period to release; there are kernels\.0"):
+        release(kernel, "kernels.0.lengthscale", "period")
+    assert fixed_names(kernel) == ["kernels.0.lengthscale"]

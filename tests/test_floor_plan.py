@@ -10,6 +10,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "gpx"
 
 FLOORS = [
     {"errors", "atomic_file", "cache_folder", "lazy_rows", "installation"},
+    {"shown_values"},
     {"constants", "constraints", "constructed", "data_sized", "flat_parameters", "tensor_checks"},
     {"priors"},
     {"linalg"},

@@ -127,7 +127,8 @@ class Kernel(Constructed, ABC):
             (n1, n2), in the squared unit of the function values.
 
         Raises:
-            ShapeError: inputs are not matrices, or lack columns.
+            ShapeError: inputs are not matrices, or lack columns; ``covariance`` gives a tensor of
+                another shape.
             ConfigError: ``covariance`` gives something other than a tensor.
 
         Cost: O(n1 n2 d) time, O(n1 n2) memory.
@@ -144,6 +145,11 @@ class Kernel(Constructed, ABC):
                 f"{self.name}.covariance gave a {type(found).__name__}, and kernels write dense "
                 "tensors (n1, n2): return found.to_dense() of an operator; matrices whose "
                 "structure solves should use are built from gpx.operators, without a kernel"
+            )
+        if found.shape != (rows.shape[0], columns.shape[0]):
+            raise ShapeError(
+                f"{self.name}.covariance gave a tensor of shape {tuple(found.shape)} for "
+                f"{rows.shape[0]} and {columns.shape[0]} rows; it must have one entry for each pair"
             )
         return found
 

@@ -178,7 +178,7 @@ class Likelihood(Constructed, ABC):
             y, f: of ``log_prob``.
             noise: of each row, accepted by ``require_row_noise``; None: no weights, nothing known.
         """
-        found = self.log_prob(y, f)
+        found = _of_each_row(self.log_prob(y, f), self, "log_prob", f)
         return found if noise is None else found / noise.relative.to(found)
 
     def expected_log_prob_of_rows(
@@ -186,6 +186,7 @@ class Likelihood(Constructed, ABC):
     ) -> Tensor:
         """``expected_log_prob`` of such rows; ``noise`` as in ``log_prob_of_rows``."""
         found = self.expected_log_prob(y, mean, variance)
+        found = _of_each_row(found, self, "expected_log_prob", mean)
         return found if noise is None else found / noise.relative.to(found)
 
     @abstractmethod
@@ -254,3 +255,22 @@ def target_marginals(predictive: Distribution) -> Distribution:
     if isinstance(predictive, (LowRankMultivariateNormal, MultivariateNormal)):
         return Normal(predictive.mean, predictive.stddev, validate_args=False)
     return predictive.base_dist if isinstance(predictive, Independent) else predictive
+
+
+def _of_each_row(found: Tensor, likelihood: Likelihood, method: str, latents: Tensor) -> Tensor:
+    """``found``, checked to have one entry a row: a sum would count the data n times.
+
+    Args:
+        found: result of ``method``.
+        latents (..., n) or (..., n, p): what it was given.
+
+    Raises:
+        ShapeError: it has another shape than (..., n).
+    """
+    rows = latents.shape[:-1] if likelihood.num_latents > 1 else latents.shape
+    if found.shape != rows:
+        raise ShapeError(
+            f"{class_name(likelihood)}.{method} gave a tensor of shape {tuple(found.shape)}, "
+            f"expected {tuple(rows)}: one entry for each row, not summed over rows"
+        )
+    return found

@@ -103,7 +103,7 @@ class Gaussian(Likelihood):
         as from w equal rows, but the density depends differently on the noise variance.
         """
         if noise is None:
-            return self.log_prob(y, f)
+            return super().log_prob_of_rows(y, f, noise)
         return _log_normal(y, f, noise.like(f).variance(self.noise_variance))
 
     def expected_log_prob_of_rows(
@@ -111,7 +111,7 @@ class Gaussian(Likelihood):
     ) -> Tensor:
         """As ``expected_log_prob``, with the noise variance of each row."""
         if noise is None:
-            return self.expected_log_prob(y, mean, variance)
+            return super().expected_log_prob_of_rows(y, mean, variance, noise)
         each = noise.like(mean).variance(self.noise_variance)
         return expected_log_normal(y, mean, variance, each)
 

@@ -240,8 +240,6 @@ class FirstOrder(Optimizer):
                 is frozen at the start.
         """
         self.max_steps = max_steps
-        # this is torch's default; without an explicit choice sparse AdaGrad warns at its first step
-        torch.sparse.check_sparse_tensor_invariants.disable()
         for role in self.settings:
             if role not in groups and role not in ROLES:
                 near = difflib.get_close_matches(role, groups, n=1)
@@ -345,11 +343,15 @@ class FirstOrder(Optimizer):
             for group in optimiser.param_groups:
                 group["lr"] = rate
             sparse = [p.grad.is_sparse for p in self.parameters[role] if p.grad is not None]
-            if any(sparse):
-                require_sparse(role, self.settings[role])
             if not all(sparse):
                 require_dense(role, self.settings[role], optimiser)
-            optimiser.step()
+            if any(sparse):
+                require_sparse(role, self.settings[role])
+                # torch's default, but sparse AdaGrad warns unless it is chosen
+                with torch.sparse.check_sparse_tensor_invariants(False):
+                    optimiser.step()
+            else:
+                optimiser.step()
             if limited := self.limits.get(role):
                 kept = [parameter.data for parameter, _ in limited]
                 torch._foreach_clamp_min_(kept, [least for _, least in limited])

@@ -284,6 +284,19 @@ def test_no_step_leaves_a_value_beyond_its_bounds():
         FirstOrder(groups, bounds=[("lengthscale", 1, 2)]).bind(model.parameter_groups(), 2, model)
 
 
+@pytest.mark.parametrize("checked", [True, False])
+def test_sparse_steps_leave_the_checks_of_sparse_tensors_as_they_were(checked):
+    checks = torch.sparse.check_sparse_tensor_invariants
+    table = nn.Parameter(torch.zeros(10, 1))
+    optimizer = FirstOrder({"variational": {"algorithm": "adagrad", "lr": 0.1}})
+    with checks(checked):
+        optimizer.bind({"variational": [table]}, 3)
+        optimizer.before_step(0)
+        nn.functional.embedding(torch.tensor([2]), table, sparse=True).sum().backward()
+        optimizer.step(0)
+        assert checks.is_enabled() is checked
+
+
 @pytest.mark.parametrize("name", ["sparse_adam", "torch.optim.SparseAdam"])
 def test_dense_gradients_are_none_for_sparse_adam(name):
     weights = nn.Parameter(torch.zeros(10))

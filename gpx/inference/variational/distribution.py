@@ -29,15 +29,22 @@ class WhitenedGaussian(nn.Module, ABC):
     def start(self, num_inducing: int, num_latents: int = 1) -> WhitenedGaussian:
         """Set q to the prior over M variables of p latent functions each; returns itself.
 
-        Existing parameters are replaced. A subclass adds its own parameters in ``_start``.
+        Parameters that are there already take the new values, of another size too, so that an
+        optimiser goes on with them. A subclass makes its own parameters in ``_start``.
 
         Raises:
             ConfigError: no variable or no latent function.
         """
         check_at_least(1, num_inducing=num_inducing, num_latents=num_latents)
         before = getattr(self, "mean", torch.empty(0))
+        known = dict(self._parameters)
         self.mean = nn.Parameter(before.new_zeros(num_latents, num_inducing))
         self._start()
+        for name, parameter in known.items():
+            made = self._parameters.get(name)
+            if parameter is not None and made is not None and made is not parameter:
+                parameter.data, parameter.grad = made.data, None
+                self._parameters[name] = parameter
         return self
 
     @abstractmethod

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gpx.bases.base import Basis
 from gpx.data_sized import DataSized
-from gpx.errors import ConfigError, DataError, NotAvailable, class_name
+from gpx.errors import ConfigError, DataError, NotAvailable, ShapeError, class_name
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
@@ -84,6 +84,31 @@ def are_placed(points: Tensor) -> bool:
     return len(points) < 2 or points._version > 0 or bool(points.any())
 
 
+def check_variance(kernel: Kernel, x: Tensor) -> None:
+    """Raise ConfigError unless ``variance`` of the kernel is the diagonal of its ``covariance``.
+
+    Predictions subtract one from the other, so that error bars would be wrong, or zero.
+
+    Args:
+        x (n, d): few inputs; a GPU is waited for.
+    """
+    matrix = kernel.evaluate(x, x).diagonal()
+    stated = kernel.diagonal(x)
+    if stated.shape != matrix.shape:
+        raise ShapeError(
+            f"{class_name(kernel)}.variance gave a tensor of shape {tuple(stated.shape)} for "
+            f"{len(x)} rows; it gives one value a row, (n,)"
+        )
+    # not of a kernel that is not finite there, which training will tell
+    apart = ((stated - matrix).abs() > 1e-3 * matrix.abs()) & matrix.isfinite()
+    if bool(apart.any()):
+        row = int(apart.nonzero()[0, 0])
+        raise ConfigError(
+            f"{class_name(kernel)}: variance gives {float(stated[row]):.6g} in row {row}, and the "
+            f"diagonal of covariance is {float(matrix[row]):.6g} there; both must be k(x, x)"
+        )
+
+
 def check_known_rows(model: Model, x: Tensor) -> None:
     """Raise ConfigError if the model knows the noise of other rows than the n of x (n, d)."""
     known = model.row_noise
@@ -125,6 +150,7 @@ def _check_condition(model: Model, x: Tensor, y: Tensor, **_: Any) -> None:
     _check_data(model, x, y)
     if model.condition_uses_data:
         _check_values(model, x, y)
+    check_placed(model)
 
 
 class Model(DataSized, ABC):
@@ -246,16 +272,17 @@ class Model(DataSized, ABC):
     def check(self, x: Tensor) -> None:
         """Check cheaply that the model takes inputs x (n, d).
 
-        Default: evaluates the kernel and the mean function at the first row.
+        Default: evaluates the kernel and the mean function at the first rows.
 
         Raises:
-            GPXError: it does not.
+            GPXError: it does not, or ``variance`` of the kernel is not the diagonal of its
+                ``covariance``.
         """
         parts = self.hyperparameters()
         if parts is not None:
             with torch.no_grad():
-                parts.kernel.evaluate(x[:1], x[:1])
-                parts.mean(x[:1])
+                check_variance(parts.kernel, x[:3])
+                parts.mean(x[:3])
 
     def know_test_inputs(self, x: Tensor) -> bool:
         """Pass the inputs x (t, d) of the test set to the parts that ask for them.

@@ -549,3 +549,17 @@ def test_a_large_outputscale_does_not_start_at_the_prior(family):
         bounds.append(float(SVGPELBO(300).evidence(model, x, y).value.detach()) / 300)
     assert bounds[0] < -8.0
     assert bounds[1] > -2.5
+
+
+def test_an_optimiser_trains_q_after_a_state_of_another_size_was_loaded():
+    x, y = _regression()
+    model, other = _model(num_inducing=20), _model(num_inducing=10)
+    other.initialise(x, y, generator=draws(0))
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.01)
+    model.load_state_dict(other.state_dict())
+    assert model.q.mean.shape == (1, 10)
+    before = [parameter.detach().clone() for parameter in model.q.parameters()]
+    SVGPELBO(len(x))(model, x, y + 1.0).backward()  # q is at its optimum for y
+    optimiser.step()
+    moved = zip(model.q.parameters(), before, strict=True)
+    assert all(not torch.equal(after, old) for after, old in moved)
