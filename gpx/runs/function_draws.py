@@ -20,7 +20,7 @@ def drawn_functions(
 
     Args:
         seed: determines the functions at every x, unless ``jointly``.
-        jointly: draw from the joint normal distribution at x; see ``joint_draws``.
+        jointly: draw from the joint normal distribution at x; see ``Posterior.sample``.
 
     Raises:
         ConfigError: an invalid ``num`` or ``seed``, or a kernel without features to draw functions
@@ -33,7 +33,7 @@ def drawn_functions(
         )
     generator = stream(seed, "sampled functions", x.device)
     if jointly:
-        return joint_draws(posterior, x, num, generator=generator)
+        return posterior.sample(x, num, generator=generator)
     return posterior.sample_paths(num, generator=generator)(x)
 
 
@@ -60,18 +60,3 @@ def drawn_targets(likelihood: Likelihood, f: Tensor, *, seed: int) -> Tensor:
     with global_randomness(derive_seed(seed, "sampled noise")):
         y = likelihood.predictive(rows, torch.zeros_like(rows)).sample()
     return y.reshape(*f.shape[:2], *y.shape[1:]).double().cpu()
-
-
-def joint_draws(posterior: Posterior, x: Tensor, num: int, *, generator: torch.Generator) -> Tensor:
-    """Draws (num, n) from the joint normal distribution of the function at x (n, d).
-
-    Raises:
-        NotAvailable: the posterior has no joint distribution in closed form.
-
-    Cost: n^3 for eigenvectors, which need no jitter; negative eigenvalues (rounding) are set to 0.
-    """
-    covariance = posterior.joint_covariance(x).double()
-    values, vectors = torch.linalg.eigh(covariance)
-    standard_normals = covariance.new_empty(num, len(x)).normal_(generator=generator)
-    deviations = (standard_normals * values.clamp_min(0.0).sqrt()) @ vectors.mT
-    return posterior.predict(x).mean + deviations.to(x)

@@ -106,7 +106,7 @@ def prior_functions(
     except NoSpectrum as error:
         raise NoSpectrum(
             f"{error}; draws at given rows need none: fitted.sample(x, num, jointly=True), in a "
-            "loop of your own normal draws with posterior.joint_covariance(x)"
+            "loop of your own posterior.sample(x, num, generator=...)"
         ) from error
 
 

@@ -104,8 +104,8 @@ class Posterior(DataSized, ABC):
         """Raises NotAvailable: a posterior is asked by name."""
         raise NotAvailable(
             f"{class_name(self)} is not called: take predict(x) for mean and variance of the "
-            "function, predictive(x, likelihood) for new observations, joint_covariance(x) or "
-            "sample_paths(number, generator=...)"
+            "function, predictive(x, likelihood) for new observations, joint_covariance(x), "
+            "sample(x, number, generator=...) or sample_paths(number, generator=...)"
         )
 
     def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:
@@ -173,6 +173,29 @@ class Posterior(DataSized, ABC):
             NotAvailable: this posterior has no joint covariance in closed form.
         """
         raise no_joint_law(self)
+
+    @torch.no_grad()
+    def sample(self, x: Tensor, num: int = 1, *, generator: torch.Generator) -> Tensor:
+        """``num`` draws (num, n) of the latent function at x (n, d), exactly and jointly.
+
+        Draws at other inputs belong to other functions: for functions to be evaluated again take
+        ``sample_paths``.
+
+        Raises:
+            ConfigError: num < 1.
+            NotAvailable: this posterior has no joint covariance in closed form.
+
+        Cost: O(n^3) for eigenvectors, which need no jitter; eigenvalues that rounding made negative
+        count as 0.
+        """
+        check_at_least(1, num=num)
+        covariance = self.joint_covariance(x).double()
+        values, vectors = torch.linalg.eigh(covariance)
+        normals = torch.randn(
+            num, len(x), generator=generator, dtype=torch.float64, device=generator.device
+        )
+        deviations = (normals.to(x.device) * values.clamp_min(0.0).sqrt()) @ vectors.mT
+        return self.predict(x).mean + deviations.to(x)
 
     def with_observations(
         self,

@@ -15,7 +15,6 @@ from gpx.data import Dataset
 from gpx.errors import ConfigError, NotAvailable
 from gpx.likelihoods import target_marginals
 from gpx.methods.base.model import Model
-from gpx.runs.function_draws import joint_draws
 from gpx.runs.predictor import Predictor
 from gpx.sampling.seeds import stream
 
@@ -75,7 +74,7 @@ def _functions(data: Dataset, predictor: Predictor, marks: Array | None) -> Figu
         try:
             latents = predictor.posterior.sample_paths(NUM_PATHS, generator=draws)(x)
         except ConfigError:  # a kernel without random features
-            latents = joint_draws(predictor.posterior, x, NUM_PATHS, generator=draws)
+            latents = predictor.posterior.sample(x, NUM_PATHS, generator=draws)
         paths, _ = predictor.likelihood.outputs(latents, torch.zeros_like(latents))
     return figures.sampled_functions(
         (_inputs(data, data.train_x)[:, 0], _targets(data, data.train_y)),
