@@ -264,12 +264,15 @@ class GridEigenfunctions(InDoublePrecision, Basis):
         return torch.where(inside, raised, 1.0)
 
     def one_dimensional(self, x: Tensor, transforms: Tensor) -> Tensor:
-        """Scaled eigenfunctions of every axis at x (n, d): (d, c, n). Cost: O(n d m c)."""
-        cross = self.factors.evaluate(self.nodes.to(x.dtype), x)
+        """Scaled eigenfunctions of every axis at x (n, d): (d, c, n). Cost: O(n d m c), in float64.
+
+        Functions of small eigenvalues are differences of kernel entries that agree in most digits.
+        """
+        cross = self.factors.evaluate(self.nodes, x.to(self.nodes.dtype))
         single = (self.sizes == 1)[:, None, None]  # such an axis is ignored
         if torch.compiler.is_exporting() or bool(single.any()):
             cross = torch.where(single, 1.0, cross)
-        return transforms.mT.to(x.dtype) @ cross
+        return (transforms.mT.to(cross.dtype) @ cross).to(x.dtype)
 
     def features(self, x: Tensor, modes: GridModes) -> Tensor:
         """Eigenfunctions of the kernel with outputscale one at x (n, d): (p, n), in plan order.
@@ -304,7 +307,7 @@ class GridEigenfunctions(InDoublePrecision, Basis):
         """phi(x) at the columns of ``prepared``, outputscale included: (n, len(columns))."""
         modes, order, root = prepared
         d, m, c = modes.transforms.shape
-        row = (3 * modes.plan.num_nodes + d * (m + 2 * c)) * x.element_size()
+        row = 3 * modes.plan.num_nodes * x.element_size() + 8 * d * (m + 2 * c)
         chunks = row_chunks(x.shape[0], row, DEFAULT_BUDGET)
         parts = [self.features(x[rows], modes).index_select(0, order) for rows in chunks]
         whole = torch.cat(parts, 1) if parts else x.new_empty(len(order), 0)

@@ -275,6 +275,18 @@ def test_gradient_of_the_approximate_kernel(name):
 
 
 @torch.no_grad()
+def test_float32_features_of_an_input_that_hardly_matters_keep_their_digits():
+    """Its later functions are differences of kernel entries that agree in almost every digit."""
+    x = draw(50, 2).float()
+    kernel = natural(RBF(ard_num_dims=2, outputscale=None), lengthscale=[1000.0, 1.5])
+    basis = GridEigenfunctions(kernel, 2, 12, factor_jitter=1e-12).float()
+    basis.place(x.double())
+    found, want = basis(x), basis(x.double())
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.double(), want, rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
 def test_float32_features_keep_float64_eigenproblems():
     basis, _ = problem(40, jitter=1e-12)
     x = draw(50, 3, seed=7)
