@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from gpx.constraints import positive_parameter
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, ShapeError
 from gpx.inference.batched_covariance import batched_covariances
 from gpx.inference.neighbour_conditional import near_coordinates
 from gpx.kernels import RBF, Kernel, Stationary, Warped
@@ -54,7 +54,7 @@ def test_a_kernel_that_gives_no_matrix_is_not_taken_for_one_of_pairs():
             return torch.cos(x1 - x2).prod(1)
 
     x, z = torch.randn(2, 5, 3, dtype=torch.float64)
-    with pytest.raises(IndexError):
+    with pytest.raises(ShapeError, match=r"Rows\.covariance gave"):
         Rows().pairs(x, z)
 
 
