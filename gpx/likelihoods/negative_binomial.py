@@ -19,8 +19,8 @@ GRID_NODES, GRID_END, GRID_GAP = 57, 8.0, 1.5
 """Number and outermost nodes of the even grid of ``count_law``, in standard deviations of f, and
 the largest distance of its components, as ``MAX_GAP``."""
 MAX_LOG_MEAN = 300.0
-"""Counts whose mean has a larger logarithm are predicted as with this one: their variance would
-leave the range of float64."""
+"""Largest latent mean in predictions of counts, and largest sum of latent mean, if positive, and
+variance: with larger ones the variance of the counts would leave the range of float64."""
 MIN_DISPERSION = 1e-12
 """Stands for zero: of counts below a million the law is then that of Poisson to 1e-6."""
 
@@ -138,7 +138,8 @@ def count_law(
     """
     tiny = torch.finfo(torch.float64).eps  # keeps gradients of square roots finite
     mean = mean.double().clamp_max(MAX_LOG_MEAN)
-    f, v = (part.double().unsqueeze(-1) for part in (mean, variance))
+    variance = variance.double().minimum(MAX_LOG_MEAN - mean.clamp_min(0.0))
+    f, v = (part.unsqueeze(-1) for part in (mean, variance))
     v = v.clamp_min(tiny)
     # of log y given f, squared, at the narrowest of the components that matter
     own = dispersion + (-f - 2.0 * v.sqrt()).exp()
@@ -146,7 +147,7 @@ def count_law(
     # an exported program has one branch
     if not torch.compiler.is_exporting() and bool(plain.all()):
         # float64, as the density of a large count is a difference of large numbers
-        return rule.mixture(law, mean, variance.double())
+        return rule.mixture(law, mean, variance)
     count = max(GRID_NODES, len(rule.nodes))
     grid = torch.linspace(-GRID_END, GRID_END, count, dtype=f.dtype, device=f.device)
     gap = 2.0 * GRID_END / (count - 1)

@@ -208,6 +208,8 @@ def quantile(law: Distribution, q: float | Tensor) -> Tensor:
     mean = law.mean
     wanted = torch.as_tensor(q, dtype=mean.dtype, device=mean.device)
     wanted, mean = torch.broadcast_tensors(wanted, mean)
+    if not mean.numel():  # mixtures cannot check the values of no rows
+        return mean.clone()
     if is_count(law):
         try:
             return _whole_number(law, wanted)

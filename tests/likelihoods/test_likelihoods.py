@@ -177,10 +177,12 @@ def test_expectations_of_counts_in_float32_convert_each_number_once():
 
 
 @pytest.mark.parametrize("likelihood", [Poisson(), NegativeBinomial()])
-@pytest.mark.parametrize("variance", [1e-3, 4.0])
-def test_moments_of_counts_stay_finite_however_large_the_rate(likelihood, variance):
-    """Networks extrapolate linearly: far from the data the logarithm may be a million."""
-    found = likelihood.predictive(_tensor([1e6]), _tensor([variance]))
+@pytest.mark.parametrize(
+    ("mean", "variance"), [(1e6, 1e-3), (1e6, 4.0), (0.0, 1e12), (200.0, 1e3), (-1e3, 1e4)]
+)
+def test_moments_of_counts_stay_finite_however_large_the_rate(likelihood, mean, variance):
+    """Networks and linear kernels extrapolate: the rate's logarithm may be a million."""
+    found = likelihood.predictive(_tensor([mean]), _tensor([variance]))
     assert bool(found.mean.isfinite().all() & found.stddev.isfinite().all())
 
 

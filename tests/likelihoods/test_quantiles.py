@@ -18,6 +18,7 @@ from torch.distributions import (
 )
 from torch.distributions.transforms import ExpTransform
 
+from gpx.likelihoods import Beta as BetaLikelihood
 from gpx.likelihoods import Laplace as LaplaceLikelihood
 from gpx.likelihoods import StudentT as StudentLikelihood
 from gpx.likelihoods.quantiles import cdf, cdf_before, central_interval, quantile, select_rows
@@ -102,6 +103,13 @@ def test_a_quantile_is_where_the_distribution_function_has_its_probability(name,
         # a distribution function that is flat there has its probability at every point
         assert bool((cdf(law, at - around) <= q + 1e-14).all())
         assert bool((cdf(law, at + around) >= q - 1e-14).all())
+
+
+def test_no_rows_have_no_quantiles():
+    """A mixture cannot check the values of none against the support of its components."""
+    law = BetaLikelihood().predictive(torch.zeros(0), torch.ones(0))
+    assert quantile(law, 0.3).shape == (0,)
+    assert [end.shape for end in central_interval(law, 0.9)] == [(0,), (0,)]
 
 
 def test_one_probability_for_each_row():
