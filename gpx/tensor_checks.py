@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import inspect
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -262,7 +263,14 @@ def guard(cls: type, method: str, check: Callable[..., None]) -> None:
 
     @functools.wraps(inner)
     def checked(*arguments: Any, **options: Any) -> Any:
-        check(*arguments, **options)
+        try:
+            check(*arguments, **options)
+        except TypeError:
+            try:
+                inspect.signature(inner).bind(*arguments, **options)
+            except TypeError:  # arguments that ``method`` does not take: its own message names it
+                return inner(*arguments, **options)
+            raise
         return inner(*arguments, **options)
 
     setattr(cls, method, checked)

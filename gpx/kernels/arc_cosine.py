@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gpx.constraints import positive_parameter
 from gpx.kernels.base import Kernel
-from gpx.kernels.parameters import per_dimension
+from gpx.kernels.parameters import dimensions, per_dimension
 from gpx.tensor_checks import check_one_of
 
 
@@ -55,7 +55,7 @@ class ArcCosine(Kernel):
         super().__init__(active_dims)
         check_one_of((0, 1, 2), order=order)
         self.order = int(order)
-        self.ard_num_dims = ard_num_dims
+        self.ard_num_dims = ard_num_dims = dimensions(ard_num_dims, lengthscale)
         positive_parameter(self, "lengthscale", per_dimension(lengthscale, ard_num_dims))
         positive_parameter(self, "outputscale", float(outputscale))
 

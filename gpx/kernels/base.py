@@ -45,7 +45,7 @@ class Kernel(Constructed, ABC):
     its own (``tiles``, ``pairs``, ``formula``, spectral methods, ...); what it writes itself stays.
 
     Args:
-        active_dims: columns of x that the kernel uses, in this order; None for all of them.
+        active_dims: column of x that the kernel uses, or several in this order; None: all of them.
 
     Raises:
         ConfigError: ``active_dims`` is empty or holds something other than column numbers.
@@ -76,10 +76,14 @@ class Kernel(Constructed, ABC):
                 if _describes_its_own(order[found]):
                     setattr(cls, name, vars(Kernel)[name])
 
-    def __init__(self, active_dims: Sequence[int] | None = None) -> None:
+    def __init__(self, active_dims: int | Sequence[int] | None = None) -> None:
         super().__init__()
         if active_dims is not None:
-            chosen = list(active_dims)
+            if isinstance(active_dims, slice):
+                raise ConfigError(
+                    f"active_dims is {active_dims}; list the columns, as range(2, 5) does"
+                )
+            chosen = [active_dims] if isinstance(active_dims, Integral) else list(active_dims)
             if not chosen or not all(isinstance(i, Integral) and i >= 0 for i in chosen):
                 raise ConfigError(
                     f"active_dims is {chosen}; it must list column numbers from 0 on, "

@@ -11,7 +11,7 @@ from torch import Tensor
 from gpx.constraints import positive_parameter
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
-from gpx.kernels.parameters import per_dimension
+from gpx.kernels.parameters import dimensions, per_dimension
 
 
 class Cosine(Kernel):
@@ -39,7 +39,7 @@ class Cosine(Kernel):
         active_dims: Sequence[int] | None = None,
     ) -> None:
         super().__init__(active_dims)
-        self.ard_num_dims = ard_num_dims
+        self.ard_num_dims = ard_num_dims = dimensions(ard_num_dims, period)
         positive_parameter(self, "period", per_dimension(period, ard_num_dims))
         positive_parameter(self, "outputscale", float(outputscale))
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gpx.constraints import positive_parameter
 from gpx.kernels.base import Kernel
-from gpx.kernels.parameters import per_dimension
+from gpx.kernels.parameters import dimensions, per_dimension
 
 
 class Linear(Kernel):
@@ -38,7 +38,7 @@ class Linear(Kernel):
         active_dims: Sequence[int] | None = None,
     ) -> None:
         super().__init__(active_dims)
-        self.ard_num_dims = ard_num_dims
+        self.ard_num_dims = ard_num_dims = dimensions(ard_num_dims, slope_variance)
         positive_parameter(self, "slope_variance", per_dimension(slope_variance, ard_num_dims))
 
     def covariance(self, x1: Tensor, x2: Tensor) -> Tensor:

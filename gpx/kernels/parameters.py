@@ -40,6 +40,22 @@ def per_dimension(
     return tensor
 
 
+def dimensions(num_dims: int | None, *values: Any) -> int | None:
+    """``num_dims`` or, if that is None, the number of entries of the first list among ``values``.
+
+    Args:
+        num_dims: what ``ard_num_dims`` was set to.
+        values: of parameters, as in ``per_dimension``.
+    """
+    if num_dims is not None:
+        return num_dims
+    for value in values:
+        single = value is None or isinstance(value, (int, float))
+        if not single and getattr(value, "ndim", 1) > 0:
+            return len(value)
+    return None
+
+
 def add_outputscale(kernel: nn.Module, outputscale: float | None) -> None:
     """Give a kernel its ``outputscale``, learned from this value; None fixes it to one."""
     if outputscale is None:

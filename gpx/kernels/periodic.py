@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gpx.constraints import positive_parameter
 from gpx.kernels.exponential import exponential
-from gpx.kernels.parameters import per_dimension
+from gpx.kernels.parameters import dimensions, per_dimension
 from gpx.kernels.rbf import RBF
 from gpx.kernels.stationary import Stationary
 
@@ -47,6 +47,7 @@ class Periodic(Stationary):
         *,
         period: float | Sequence[float] = 1.0,
     ) -> None:
+        ard_num_dims = dimensions(ard_num_dims, lengthscale, period)
         super().__init__(ard_num_dims, lengthscale, outputscale, active_dims)
         positive_parameter(self, "period", per_dimension(period, ard_num_dims))
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from gpx.constraints import positive_parameter
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
-from gpx.kernels.parameters import per_dimension
+from gpx.kernels.parameters import dimensions, per_dimension
 
 
 class Polynomial(Kernel):
@@ -52,7 +52,7 @@ class Polynomial(Kernel):
         self.degree = int(degree)
         positive_parameter(self, "offset", float(offset))
         positive_parameter(self, "outputscale", float(outputscale))
-        self.ard_num_dims = ard_num_dims
+        self.ard_num_dims = ard_num_dims = dimensions(ard_num_dims, lengthscale)
         if lengthscale is None:
             if ard_num_dims is not None:
                 raise ConfigError(

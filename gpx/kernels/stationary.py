@@ -14,7 +14,7 @@ from gpx.constraints import positive_parameter
 from gpx.errors import ConfigError, NoSpectrum
 from gpx.kernels.base import Kernel
 from gpx.kernels.fused import Profile, squared_distance, stationary_covariance
-from gpx.kernels.parameters import add_outputscale, per_dimension
+from gpx.kernels.parameters import add_outputscale, dimensions, per_dimension
 from gpx.kernels.tiles import StationaryTiles
 
 PROFILE_ATTRIBUTES = ("in_place", "radial_profile", "falls")
@@ -33,7 +33,8 @@ class Stationary(Kernel):
     does not inherit the spectrum.
 
     Args:
-        ard_num_dims: number of lengthscales, one per (active) input; None for a single one.
+        ard_num_dims: number of lengthscales, one per (active) input; None: as many as
+            ``lengthscale`` has entries.
         lengthscale: initial value(s), in the unit of x.
         outputscale: initial signal variance, in squared units of y; None fixes it to one.
         active_dims: columns of x that the kernel uses; None for all.
@@ -64,7 +65,7 @@ class Stationary(Kernel):
         active_dims: Sequence[int] | None = None,
     ) -> None:
         super().__init__(active_dims)
-        self.ard_num_dims = ard_num_dims
+        self.ard_num_dims = ard_num_dims = dimensions(ard_num_dims, lengthscale)
         if self.active_dims is not None and ard_num_dims not in (None, len(self.active_dims)):
             raise ConfigError(
                 f"ard_num_dims is {ard_num_dims} but active_dims lists {len(self.active_dims)} "

@@ -11,7 +11,17 @@ from gpx.constraints import positive_parameter
 from gpx.errors import ConfigError, ShapeError
 from gpx.inference.batched_covariance import batched_covariances
 from gpx.inference.neighbour_conditional import near_coordinates
-from gpx.kernels import RBF, Kernel, Stationary, Warped
+from gpx.kernels import (
+    RBF,
+    ArcCosine,
+    Cosine,
+    Kernel,
+    Linear,
+    Periodic,
+    Polynomial,
+    Stationary,
+    Warped,
+)
 from gpx.kernels.warped import LinearWarp
 from gpx.operators import DenseMatrix
 
@@ -152,3 +162,28 @@ def test_a_covariance_that_is_an_operator_is_refused_with_what_to_return():
 
     with pytest.raises(ConfigError, match=r"AsOperator.covariance gave a DenseMatrix.*to_dense"):
         AsOperator().evaluate(torch.zeros(2, 1))
+
+
+def test_one_column_needs_no_list_and_a_slice_is_told_what_does():
+    x = torch.randn(4, 3)
+    assert torch.equal(RBF(active_dims=1).evaluate(x), RBF(active_dims=[1]).evaluate(x))
+    assert torch.equal(RBF(active_dims=range(1, 3)).evaluate(x), RBF().evaluate(x[:, 1:]))
+    with pytest.raises(ConfigError, match=r"list the columns, as range\(2, 5\) does"):
+        RBF(active_dims=slice(1, 3))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        *((RBF, "lengthscale"), (ArcCosine, "lengthscale"), (Polynomial, "lengthscale")),
+        *((Linear, "slope_variance"), (Cosine, "period"), (Periodic, "period")),
+    ],
+)
+def test_as_many_dimensions_as_values(kind, name):
+    values = {name: [0.5, 1.0, 2.0]}
+    x = torch.randn(4, 3)
+    kernel = kind(**values)
+    assert kernel.ard_num_dims == 3
+    assert torch.equal(kernel.evaluate(x), kind(ard_num_dims=3, **values).evaluate(x))
+    with pytest.raises(ConfigError, match="3 values were given for ard_num_dims=2"):
+        kind(ard_num_dims=2, **values)

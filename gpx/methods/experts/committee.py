@@ -137,7 +137,7 @@ class Committee(Model):
         if len(self.labels) != len(x):
             raise ConfigError(
                 f"{len(self.labels)} training rows are partitioned and there are {len(x)}: call "
-                "initialise(x, y) with the rows to train on"
+                "initialise(x, y, generator=...) with the rows to train on"
             )
         order = torch.argsort(self.labels, stable=True)
         return ExpertRows(order, torch.bincount(self.labels))

@@ -168,7 +168,7 @@ class LocalExperts(Model):
         if not len(self.sizes) or int(self.rows.max()) >= len(x):
             raise ConfigError(
                 f"the experts are not placed among these {len(x)} training rows: call "
-                "initialise(x, y) with the rows to train on"
+                "initialise(x, y, generator=...) with the rows to train on"
             )
         return ExpertRows(self.rows, self.sizes)
 

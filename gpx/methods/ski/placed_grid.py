@@ -53,7 +53,9 @@ class PlacedGrid(InDoublePrecision):
             ConfigError: the grid is not placed.
         """
         if not self.sizes.numel():
-            raise ConfigError("the grid is not placed yet: call initialise(x, y) first")
+            raise ConfigError(
+                "the grid is not placed yet: call initialise(x, y, generator=...) first"
+            )
         state = (self.start, self.spacing, self.sizes, self.points)
         return self.grid_type.of_state(*state, self.interpolation, self.boundary)
 

@@ -237,7 +237,7 @@ class EffectivePrior(Model):
         if len(labels) != len(x):
             raise ConfigError(
                 f"{len(labels)} training rows are in blocks and there are {len(x)}: call "
-                "initialise(x, y) with the rows to train on"
+                "initialise(x, y, generator=...) with the rows to train on"
             )
         sizes = torch.bincount(labels, minlength=len(self.regions))
         if largest_first:

@@ -36,3 +36,10 @@ def test_a_likelihood_that_is_called_names_the_predictive_law():
 def test_deviations_of_marginals_are_roots_of_variances_and_never_nan():
     variance = torch.tensor([4.0, 0.0, -1e-17])
     assert Marginals(torch.zeros(3), variance).stddev.tolist() == [2.0, 0.0, 0.0]
+
+
+def test_arguments_that_are_missing_are_those_of_the_method():
+    with pytest.raises(TypeError, match=r"condition\(\) missing 2 required positional arguments"):
+        model().condition()
+    with pytest.raises(TypeError, match=r"initialise\(\) missing .* 'generator'"):
+        model().initialise(X, X[:, 0])

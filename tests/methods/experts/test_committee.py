@@ -244,7 +244,7 @@ def test_invalid_setups_are_refused():
     with pytest.raises(DataError, match="num_experts=62 is more than the 61 training points"):
         Committee(**dense.parts(), num_experts=62).settle(x)
     model = Committee(**dense.parts(), num_experts=3)
-    with pytest.raises(ConfigError, match=r"call initialise\(x, y\)"):
+    with pytest.raises(ConfigError, match=r"call initialise\(x, y, generator"):
         model.condition(x, y)
     model.initialise(x, y, generator=draws())
     with pytest.raises(ConfigError, match="61 training rows are partitioned and there are 60"):

@@ -286,7 +286,7 @@ def test_invalid_setups_are_refused():
         local(x, y, num_experts=3, points_per_expert=62)
     with pytest.raises(DataError, match="of 3 blocks have no training rows"):
         local(torch.zeros_like(x), y, num_experts=3)
-    with pytest.raises(ConfigError, match=r"call initialise\(x, y\)"):
+    with pytest.raises(ConfigError, match=r"call initialise\(x, y, generator"):
         LocalExperts(**dense.parts(), num_experts=3).condition(x, y)
     with pytest.raises(ConfigError, match="not placed among these 20 training rows"):
         local(x, y, num_experts=3).condition(x[:20], y[:20])
