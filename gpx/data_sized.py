@@ -82,6 +82,8 @@ class DataSized(ShowsValues):
             device = stored.device if current is None else current.device
             resized = torch.empty_like(stored, device=device)
             if isinstance(current, nn.Parameter):
+                if current.shape != resized.shape:
+                    current.grad = None  # of the size before; no other could be added to it
                 current.data = resized
             else:
                 setattr(self, name, resized)

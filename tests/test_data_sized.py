@@ -157,3 +157,12 @@ def test_states_and_pickles_that_hold_a_derived_module_load() -> None:
     again.__setstate__(pickled)
     assert again.wide is None
     assert list(again.state_dict()) == ["line.weight", "line.bias"]
+
+
+def test_a_gradient_of_the_size_before_is_dropped_with_it():
+    holder, other = Holder(), filled()
+    holder.weights.grad = torch.zeros(1)
+    other.weights.data = torch.ones(3)
+    holder.load_state_dict(other.state_dict())
+    holder.weights.sum().backward()
+    assert torch.equal(holder.weights.grad, torch.ones(3, dtype=holder.weights.dtype))

@@ -203,7 +203,7 @@ class SVGP(Model):
     def _resize(self, shape: torch.Size) -> None:
         """Change number or width of the features; resets q(v) to the prior."""
         if shape != self.inducing.shape:
-            self.inducing.data = self.inducing.new_zeros(shape)
+            self.inducing.data, self.inducing.grad = self.inducing.new_zeros(shape), None
             self.q.start(shape[0], self.likelihood.num_latents)
 
     @torch.no_grad()

@@ -563,3 +563,14 @@ def test_an_optimiser_trains_q_after_a_state_of_another_size_was_loaded():
     optimiser.step()
     moved = zip(model.q.parameters(), before, strict=True)
     assert all(not torch.equal(after, old) for after, old in moved)
+
+
+def test_gradients_of_points_before_do_not_stop_training_after_a_state_of_another_size():
+    x, y = _regression()
+    model, other = _model(num_inducing=12), _model(num_inducing=5)
+    for each in (model, other):
+        each.initialise(x, y, generator=draws(0))
+    SVGPELBO(len(x))(model, x, y).backward()
+    model.load_state_dict(other.state_dict())
+    SVGPELBO(len(x))(model, x, y).backward()
+    assert model.inducing.grad.shape == (5, 2)
