@@ -8,17 +8,19 @@ do not include the prior.
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Distribution, constraints
 
 from gpx.constraints import Positive, positive_parameters
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, ShapeError
 from gpx.tensor_checks import check_at_least, is_number
 
 
@@ -94,6 +96,54 @@ class Gamma(Prior):
         return (self.shape - 1.0) * value.log() - self.rate * value + constant
 
 
+class _OfTorch(Prior):
+    """A distribution of torch with constant parameters, in float64 on the device of the values.
+
+    Args:
+        law: of one variable; ``_is_prior`` of it holds.
+    """
+
+    def __init__(self, law: Distribution) -> None:
+        self.law, self.device = _constant(law, torch.device("cpu")), torch.device("cpu")
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """As in ``Prior``.
+
+        Raises:
+            ShapeError: the distribution is a batch of another shape.
+        """
+        if self.device != value.device:
+            self.law, self.device = _constant(self.law, value.device), value.device
+        found = self.law.log_prob(value.double())
+        if found.shape != value.shape:
+            raise ShapeError(
+                f"{self.law!r} is a batch of {tuple(self.law.batch_shape)} priors, for a "
+                f"hyperparameter of shape {tuple(value.shape)}: give one prior, or one per entry"
+            )
+        return found
+
+
+def _is_prior(law: object) -> TypeGuard[Distribution]:
+    """Whether it is a distribution of torch over all numbers, or over all positive ones."""
+    if not isinstance(law, Distribution) or law.event_shape:
+        return False
+    support = getattr(law.support, "base_constraint", law.support)  # of a mixture: of its parts
+    return support in (constraints.real, constraints.positive, constraints.nonnegative)
+
+
+def _constant(law: Distribution, device: torch.device) -> Distribution:
+    """A copy without gradients and without checks of values, for which a GPU would wait."""
+    held = copy.copy(law)
+    for name, part in vars(law).items():
+        if isinstance(part, Distribution):
+            vars(held)[name] = _constant(part, device)
+        elif isinstance(part, Tensor):
+            dtype = torch.float64 if part.is_floating_point() else part.dtype
+            vars(held)[name] = part.detach().to(device, dtype)
+    held._validate_args = False
+    return held
+
+
 class Priors:
     """Priors of a model's hyperparameters, by name.
 
@@ -101,7 +151,12 @@ class Priors:
         parameters: name -> prior, None for no prior. ``lengthscale`` means all learned lengthscales
             of the model, ``kernel.kernels.0.lengthscale`` that of the first summand of its kernel.
             Parameters of any sign have their own name (``mean.constant``); most priors are of
-            positive ones.
+            positive ones. A prior may be a distribution of torch of one variable, over all numbers
+            or all positive ones, whose parameters are then constant; a batch of them, such as
+            ``torch.distributions.Gamma(shapes, rates)``, has one for each entry.
+
+    Raises:
+        ConfigError: ``parameters`` is no mapping, or holds something else.
 
     Example::
 
@@ -111,18 +166,23 @@ class Priors:
     optional: ClassVar[tuple[str, ...]] = ()
     """Names that a model need not have."""
 
-    def __init__(self, parameters: Mapping[str, Prior | None]) -> None:
+    def __init__(self, parameters: Mapping[str, Prior | Distribution | None]) -> None:
         if not isinstance(parameters, Mapping):
             raise ConfigError(
                 f"parameters={parameters} of priors: expected a prior for each name, such as "
                 '{"lengthscale": LogNormal(1.0, 3.0)}'
             )
-        self.parameters = {name: prior for name, prior in parameters.items() if prior is not None}
-        for name, prior in self.parameters.items():
-            if not isinstance(prior, Prior):
+        self.parameters: dict[str, Prior] = {}
+        for name, prior in parameters.items():
+            if isinstance(prior, Prior):
+                self.parameters[name] = prior
+            elif _is_prior(prior):
+                self.parameters[name] = _OfTorch(prior)
+            elif prior is not None:
                 raise ConfigError(
                     f"the prior of {name} is {prior!r}: expected one of gpx.priors, such as "
-                    "LogNormal(median=1.0, factor=3.0)"
+                    "LogNormal(median=1.0, factor=3.0), or a distribution of torch of one variable "
+                    "over all numbers or all positive ones (limits are optimizer.bounds)"
                 )
 
     def require(self, model: nn.Module, trained: Iterable[Tensor]) -> None:

@@ -1,12 +1,13 @@
 """Priors of hyperparameters against torch's densities, and what training makes of them."""
 
 import math
+import pickle
 
 import pytest
 import torch
 from torch import distributions
 
-from gpx.errors import CheckpointError, ConfigError
+from gpx.errors import CheckpointError, ConfigError, ShapeError
 from gpx.kernels import RBF, AxisProduct, Categorical, Kumaraswamy, Matern52, Periodic, Sum, Warped
 from gpx.likelihoods import Gaussian
 from gpx.means import Constant
@@ -33,6 +34,63 @@ def test_densities_are_those_of_torch():
     torch.testing.assert_close(LogNormal(0.7, 3.0).log_prob(values), normal.log_prob(values))
     gamma = distributions.Gamma(*torch.tensor([2.5, 1.3]).double())
     torch.testing.assert_close(Gamma(2.5, 1.3).log_prob(values), gamma.log_prob(values))
+
+
+@pytest.mark.parametrize(
+    "law",
+    [
+        distributions.Gamma(2.5, 1.3),
+        distributions.LogNormal(0.7, 1.1),
+        distributions.HalfNormal(2.0),
+        distributions.InverseGamma(3.0, 1.0),
+        distributions.StudentT(4.0, 1.0, 2.0),
+        distributions.MixtureSameFamily(
+            distributions.Categorical(torch.tensor([0.3, 0.7])),
+            distributions.LogNormal(torch.tensor([0.0, 2.0]), 1.0),
+        ),
+        distributions.Gamma(torch.tensor([2.0, 5.0]), 1.0),
+    ],
+    ids=lambda law: type(law).__name__,
+)
+def test_distributions_of_torch_are_priors(law):
+    model = exact()
+    lengthscale = model.kernel.lengthscale.detach()
+    found = Priors({"lengthscale": law}).log_prob(model)
+    assert found.dtype == torch.float64
+    torch.testing.assert_close(found, law.log_prob(lengthscale).double().sum(), rtol=1e-6, atol=0)
+    (slope,) = torch.autograd.grad(found, [model.kernel.parametrizations.lengthscale.original])
+    assert (slope != 0.0).all()
+
+
+def test_distributions_of_torch_are_constant_and_can_be_pickled():
+    rate = torch.ones((), requires_grad=True)
+    model = exact()
+    model.hyperpriors = Priors({"lengthscale": distributions.Gamma(2.0, rate)})
+    model.hyperpriors.log_prob(model).backward()
+    assert rate.grad is None
+    again = pickle.loads(pickle.dumps(model))
+    assert torch.equal(again.hyperpriors.log_prob(again), model.hyperpriors.log_prob(model))
+
+
+@pytest.mark.parametrize(
+    "law",
+    [
+        distributions.Uniform(0.1, 2.0),
+        distributions.Poisson(2.0),
+        distributions.MultivariateNormal(torch.zeros(2), torch.eye(2)),
+        distributions.Gamma,
+    ],
+    ids=str,
+)
+def test_other_distributions_are_refused_in_a_sentence(law):
+    with pytest.raises(ConfigError, match=r"prior of lengthscale is .* of torch of one"):
+        Priors({"lengthscale": law})
+
+
+def test_a_batch_of_priors_of_another_shape_is_refused():
+    priors = Priors({"lengthscale": distributions.Gamma(torch.ones(3, 1), 1.0)})
+    with pytest.raises(ShapeError, match=r"batch of \(3, 1\) priors, .* of shape \(2,\)"):
+        priors.log_prob(exact())
 
 
 def test_every_entry_of_every_parameter_of_a_name_counts_once():
