@@ -21,6 +21,7 @@ from gpx.errors import ConfigError, NoSpectrum, class_name
 from gpx.kernels import Kernel
 from gpx.likelihoods import Likelihood, Ordinal
 from gpx.runs.fit import fit
+from gpx.runs.function_draws import MAX_JOINT_ROWS
 from gpx.runs.predictor import Predictor
 
 try:
@@ -43,9 +44,6 @@ QUIET_OPTIONS = (
 """Train on all rows, without logs, figures and baselines."""
 
 MAX_SEED = 2**31 - 1
-
-MAX_JOINT_ROWS = 5000
-"""Most rows at which targets are drawn jointly: half a minute on one core."""
 
 
 class _GPXEstimator(BaseEstimator):
@@ -238,12 +236,12 @@ class GPXRegressor(RegressorMixin, _GPXEstimator):
         seed = check_random_state(random_state).randint(MAX_SEED)
         x = self._inputs(X)
         try:
-            return self.predictor_.sample(x, n_samples, targets=noise, seed=seed).T
+            drawn = self.predictor_.sample(x, n_samples, targets=noise, seed=seed, jointly=False)
         except NoSpectrum:
             if len(x) > MAX_JOINT_ROWS:
                 raise
             drawn = self.predictor_.sample(x, n_samples, targets=noise, seed=seed, jointly=True)
-            return drawn.T
+        return drawn.T
 
 
 class GPXClassifier(ClassifierMixin, _GPXEstimator):

@@ -98,7 +98,7 @@ class Fitted(NamedTuple):
         *,
         targets: bool = False,
         seed: int = 0,
-        jointly: bool = False,
+        jointly: bool | None = None,
     ) -> NDArray[Any]:
         """Draws of functions, or of targets; see ``Predictor.sample``."""
         return self.model.sample(inputs, num, targets=targets, seed=seed, jointly=jointly)

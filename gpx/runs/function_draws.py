@@ -2,39 +2,63 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import Tensor
 
 from gpx.calibration import Recalibration
-from gpx.errors import ConfigError, NotAvailable
+from gpx.errors import ConfigError, NoSpectrum, NotAvailable
 from gpx.likelihoods import Likelihood
 from gpx.models import Posterior
 from gpx.sampling.seeds import derive_seed, global_randomness, stream
 
+MAX_JOINT_ROWS = 5000
+"""Most rows at which draws are joint unless asked for: half a minute on one core."""
+
 
 @torch.no_grad()
 def drawn_functions(
-    posterior: Posterior, x: Tensor, num: int, *, seed: int, jointly: bool
+    posterior: Posterior, x: Tensor, num: int, *, seed: int, jointly: bool | None = None
 ) -> Tensor:
     """Draw ``num`` functions at x (n, d): (num, n), or (num, n, p) for p latent functions.
 
     Args:
         seed: determines the functions at every x, unless ``jointly``.
-        jointly: draw from the joint normal distribution at x; see ``Posterior.sample``.
+        jointly: draw from the joint normal distribution at x; see ``Posterior.sample``. None: if
+            the kernel has no features to draw functions from, at up to ``MAX_JOINT_ROWS`` rows.
 
     Raises:
         ConfigError: an invalid ``num`` or ``seed``, or a kernel without features to draw functions
-            from.
+            from where draws are not joint (``NoSpectrum``).
         NotAvailable: ``jointly``, and the posterior has no joint distribution in closed form.
     """
     if num < 1 or not 0 <= seed < 2**63:
         raise ConfigError(
             f"num={num} must be at least 1, and seed={seed} a whole number of at least 0"
         )
-    generator = stream(seed, "sampled functions", x.device)
+
+    def drawn_jointly() -> Tensor:
+        return posterior.sample(x, num, generator=stream(seed, "sampled functions", x.device))
+
     if jointly:
-        return posterior.sample(x, num, generator=generator)
-    return posterior.sample_paths(num, generator=generator)(x)
+        return drawn_jointly()
+    try:
+        return posterior.sample_paths(num, generator=stream(seed, "sampled functions", x.device))(x)
+    except NoSpectrum as error:
+        if jointly is not None or len(x) > MAX_JOINT_ROWS:
+            raise
+        try:
+            found = drawn_jointly()
+        except NotAvailable:
+            raise error from None
+        warnings.warn(
+            "the kernel has no random features, so these draws are joint draws at the given rows: "
+            "the same seed gives other functions at other rows (jointly=True does so without this "
+            "warning)",
+            stacklevel=2,
+        )
+        return found
 
 
 def require_known_targets(

@@ -295,7 +295,7 @@ class Predictor:
         *,
         targets: bool = False,
         seed: int = 0,
-        jointly: bool = False,
+        jointly: bool | None = None,
     ) -> NDArray[Any]:
         """Draws from the posterior: functions, or targets given these functions.
 
@@ -310,7 +310,8 @@ class Predictor:
             seed: of the draws; the noise of targets also depends on the rows.
             jointly: draw from the joint normal distribution at these rows, which is exact and works
                 with any kernel, at a cost of n^3. The functions are then defined at these rows
-                only: the same seed gives other functions at other rows.
+                only: the same seed gives other functions at other rows. None: so, with a warning,
+                for a kernel without random Fourier features at up to 5,000 rows; False: never.
 
         Returns:
             (num, n), or (num, n, p) for p outputs or latent functions.
@@ -318,7 +319,7 @@ class Predictor:
         Raises:
             ShapeError, DTypeError, DataError: as ``predict``.
             ConfigError: an invalid ``num`` or ``seed``, or a kernel without random Fourier features
-                to draw functions from (use ``jointly``).
+                to draw functions from, where draws are not joint (``NoSpectrum``).
             NotAvailable: ``targets`` with recalibration or a posterior with its own noise, where
                 the distribution of y given a function is not known; or ``jointly`` without a joint
                 distribution in closed form.

@@ -7,12 +7,13 @@ from scipy import stats
 from gpx.calibration import Variance
 from gpx.data import Standardiser
 from gpx.data.target_transform import TargetTransform
-from gpx.errors import ConfigError, DataError, DTypeError, NotAvailable, ShapeError
-from gpx.kernels import RBF
+from gpx.errors import ConfigError, DataError, DTypeError, NoSpectrum, NotAvailable, ShapeError
+from gpx.kernels import RBF, Linear
 from gpx.likelihoods import Bernoulli, Gaussian, GaussianOutputs, Softmax, StudentT
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.means import Zero
 from gpx.models import SSGP, SVGP, ExactGP, LaplaceGP, Posterior
+from gpx.runs import function_draws
 from gpx.runs.predictor import Predictor
 
 
@@ -134,6 +135,32 @@ def test_functions_of_one_seed_are_the_same_everywhere(predictor):
     before = torch.random.get_rng_state()
     model.sample(x.numpy(), 2, targets=True)
     assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_kernels_without_features_are_drawn_jointly_with_a_warning(predictor, monkeypatch):
+    model, x, y = predictor
+    scaler = model.scaler
+    made = ExactGP(kernel=Linear() + RBF(), mean=Zero(), likelihood=Gaussian(0.01)).double()
+    posterior = made.condition(scaler.transform_inputs(x), scaler.transform_targets(y))
+    model = Predictor(posterior, made.likelihood, scaler, ("east", "north"), "height")
+    some = x[:5].numpy()
+    with pytest.warns(UserWarning, match="joint draws at the given rows"):
+        drawn = model.sample(some, 3, seed=1)
+    np.testing.assert_array_equal(drawn, model.sample(some, 3, seed=1, jointly=True))
+    with pytest.raises(NoSpectrum):
+        model.sample(some, 3, jointly=False)
+    monkeypatch.setattr(function_draws, "MAX_JOINT_ROWS", 4)
+    with pytest.raises(NoSpectrum):
+        model.sample(some, 3)
+
+
+def test_what_has_neither_features_nor_a_joint_law_is_told_of_its_kernel():
+    x = torch.linspace(-1, 1, 20, dtype=torch.float64)[:, None]
+    made = LaplaceGP(kernel=Linear(), mean=Zero(), likelihood=Softmax(3)).double()
+    posterior = made.condition(x, (x[:, 0] > 0).double())
+    model = Predictor(posterior, made.likelihood, Standardiser(1), ("x",), "kind", (0.0, 1.0, 2.0))
+    with pytest.raises(NoSpectrum, match="Linear has no such spectral"):
+        model.sample(x.numpy())
 
 
 def test_draws_of_classes_are_labels():
