@@ -216,11 +216,16 @@ def _(operator: InterpolationTranspose, index: Index) -> LinearOperator | None:
 def _compressed(starts: Tensor, place: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
     if max(*shape, values.numel()) < 2**31:  # narrower indices are a third faster
         starts, place = starts.int(), place.int()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that compressed rows are in beta state
-        return torch.sparse_csr_tensor(
-            starts, place, values.contiguous(), size=shape, check_invariants=False
-        )
+    return torch.sparse_csr_tensor(
+        starts, place, values.contiguous(), size=shape, check_invariants=False
+    )
+
+
+with warnings.catch_warnings():
+    # torch says once in a process that compressed rows are in beta state. Heard here, it needs no
+    # filter where matrices are made, which would change those of other threads.
+    warnings.simplefilter("ignore", UserWarning)
+    _compressed(torch.tensor([0, 1]), torch.tensor([0]), torch.ones(1), (1, 1))
 
 
 def _pick(vector: Tensor, indices: Tensor) -> Tensor:
