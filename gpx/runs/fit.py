@@ -34,6 +34,7 @@ from gpx.options.module_node import OPTIONS, PARTS, chosen_modules, fixed_in, no
 from gpx.runs.data import likelihood_task
 from gpx.runs.folder import RunFolder
 from gpx.runs.given_data import GivenData, given_data
+from gpx.runs.left_out import LeftOutRows
 from gpx.runs.loading import finished_predictor
 from gpx.runs.prediction import ClassPrediction, Prediction
 from gpx.runs.predictor import Predictor
@@ -73,6 +74,11 @@ class Fitted(NamedTuple):
         values = [f"{name} {self.metrics[name]:.4g}" for name in shown if name in self.metrics]
         return f"Fitted({self.model!r}, {', '.join(values)}, folder={str(self.folder)!r})"
 
+    @property
+    def hyperparameters(self) -> dict[str, NDArray[np.float64]]:
+        """Learned hyperparameters by name; see ``Predictor.hyperparameters``."""
+        return self.model.hyperparameters
+
     def predict(self, inputs: ArrayLike) -> Prediction:
         """Mean, standard deviation and 95 % interval; see ``Predictor.predict``."""
         return self.model.predict(inputs)
@@ -80,6 +86,14 @@ class Fitted(NamedTuple):
     def latent(self, inputs: ArrayLike) -> Prediction:
         """The same for the latent function, without noise; see ``Predictor.latent``."""
         return self.model.latent(inputs)
+
+    def covariance(self, inputs: ArrayLike, *, targets: bool = False) -> NDArray[np.float64]:
+        """Joint covariance at the inputs; see ``Predictor.covariance``."""
+        return self.model.covariance(inputs, targets=targets)
+
+    def leave_one_out(self) -> LeftOutRows:
+        """Each training row as the others predict it; see ``Predictor.leave_one_out``."""
+        return self.model.leave_one_out()
 
     def predict_classes(self, inputs: ArrayLike) -> ClassPrediction:
         """Most probable label, and probabilities; see ``Predictor.predict_classes``."""

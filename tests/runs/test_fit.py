@@ -1043,3 +1043,19 @@ def test_bounds_hold_in_steps_on_batches(arrays):
     options = ("approx=svgp", "trainer.max_steps=30", "optimizer.bounds=[[kernel.outputscale,2,3]]")
     fitted = gpx.fit(*arrays, *options, "trainer.baselines=false", quiet=True, keep=False)
     assert 2.0 <= fitted.model.hyperparameters["kernel.outputscale"] <= 3.0
+
+
+def test_what_the_model_knows_is_asked_of_the_result_too(arrays):
+    fitted = gpx.fit(
+        *arrays,
+        "approx=exact",
+        "trainer.max_steps=3",
+        "trainer.baselines=false",
+        keep=False,
+        quiet=True,
+    )
+    x = arrays[0][:4]
+    assert fitted.hyperparameters.keys() == fitted.model.hyperparameters.keys()
+    assert "likelihood.noise_variance" in fitted.hyperparameters
+    np.testing.assert_array_equal(fitted.covariance(x), fitted.model.covariance(x))
+    np.testing.assert_array_equal(fitted.leave_one_out().mean, fitted.model.leave_one_out().mean)
