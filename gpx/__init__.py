@@ -23,9 +23,9 @@ __version__ = "0.1.0"
 __all__ = ["Fitted", "__version__", "export", "fit", "load"]
 
 PARTS = frozenset(
-    {"bases", "botorch", "constraints", "data", "diagnostics", "errors", "inducing", "kernels"}
-    | {"likelihoods", "linalg", "means", "metrics", "models", "objectives", "operators", "priors"}
-    | {"runs", "sampling", "sklearn", "thompson", "training"}
+    {"backends", "bases", "botorch", "calibration", "constraints", "data", "diagnostics", "errors"}
+    | {"inducing", "kernels", "likelihoods", "linalg", "means", "metrics", "models", "objectives"}
+    | {"operators", "priors", "runs", "sampling", "sklearn", "thompson", "training"}
 )
 """Modules that are attributes of the package: ``gpx.kernels.RBF()``."""
 

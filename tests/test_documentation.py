@@ -11,6 +11,8 @@ import matplotlib
 import matplotlib.pyplot as plt
 import pytest
 
+import gpx
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(
     str(path.relative_to(ROOT))
@@ -45,6 +47,13 @@ def test_blocks_of_a_page_run_in_their_order(page, own_folder, arrays_of_the_pag
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_example_of_the_gallery_runs(example):
     runpy.run_path(str(ROOT / "docs" / "examples" / example), run_name="__main__")
+
+
+def test_modules_of_the_reference_are_attributes_of_the_package():
+    pages = [path.read_text() for path in (ROOT / "docs" / "api").glob("*.md")]
+    named = re.findall(r"automodule:: gpx\.(\w+)$", "\n".join(pages), re.MULTILINE)
+    assert len(named) > 10
+    assert set(named) <= gpx.PARTS
 
 
 def test_pages_build_without_warnings(tmp_path):

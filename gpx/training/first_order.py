@@ -118,7 +118,8 @@ class FirstOrder(Optimizer):
         summed = 0
         self._set_last_step(session)
         while session.step < session.max_steps and not session.out_of_time:
-            with session.timed():
+            # a check of sparse gradients would wait for a GPU, and cannot be part of a CUDA graph
+            with session.timed(), torch.sparse.check_sparse_tensor_invariants(False):
                 self.before_step(session.step)
                 batch = Batch(session.x, session.y)
                 if batches is not None:

@@ -352,6 +352,21 @@ def test_rounds_need_an_optimiser_that_ends(tmp_path):
         trainer.fit(model, Squares(), sgd(), X, Y, lambda: {}, lambda watch: None)
 
 
+def test_checks_of_sparse_tensors_are_off_in_steps_alone(tmp_path):
+    """On a GPU they would wait for every gradient, which no recorded step may."""
+    seen = []
+
+    class Looks(Squares):
+        def evidence(self, model, x, y, *, generator=None):
+            seen.append(torch.sparse.check_sparse_tensor_invariants.is_enabled())
+            return super().evidence(model, x, y)
+
+    with torch.sparse.check_sparse_tensor_invariants():
+        fit(tmp_path, Looks(), sgd(), max_steps=2)
+        assert torch.sparse.check_sparse_tensor_invariants.is_enabled()
+    assert seen == [False, False]
+
+
 @pytest.fixture
 def a_second_a_look(monkeypatch):
     """The clock of training goes on by a second with every look at it."""
