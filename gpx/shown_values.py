@@ -8,6 +8,8 @@ from gpx.errors import class_name
 
 MAX_ENTRIES = 6
 """Parameters with more entries are shown by their range, those of matrices by their shape."""
+FIXED = " (fixed)"
+"""What follows a value that is not trained."""
 PARAMETRIZATIONS = "parametrizations"
 """The submodule in which torch keeps the unconstrained tensors of constrained parameters."""
 
@@ -30,9 +32,11 @@ class ShowsValues(nn.Module):
             if parameter is not None:
                 found[name] = parameter.detach(), parameter.requires_grad
         columns = self._buffers.get("active_dims")
-        shown = [] if columns is None else [f"active_dims={columns.tolist()}"]
+        shown = []
+        if columns is not None and not columns.is_meta:
+            shown.append(f"active_dims={columns.tolist()}")
         for name, (value, trained) in found.items():
-            shown.append(f"{name}={_text(value)}" + ("" if trained else " (fixed)"))
+            shown.append(f"{name}={_text(value)}" + ("" if trained else FIXED))
         return ", ".join(shown)
 
     def __repr__(self) -> str:
@@ -48,6 +52,8 @@ class ShowsValues(nn.Module):
 
 
 def _text(value: Tensor) -> str:
+    if value.is_meta:
+        return f"{tuple(value.shape)} on meta"
     if value.numel() == 1:
         return f"{value.item():.4g}"
     if value.ndim != 1:

@@ -5,8 +5,8 @@ import torch
 from gpx.constraints import fix
 from gpx.kernels import RBF, Periodic
 from gpx.likelihoods import Gaussian
-from gpx.means import Constant
-from gpx.models import SVGP
+from gpx.means import Constant, Zero
+from gpx.models import SVGP, ExactGP
 
 
 def test_kernels_show_values_and_what_is_fixed():
@@ -34,3 +34,18 @@ def test_models_show_their_parts_and_the_sizes_of_the_rest():
     assert "(mean): Constant(constant=0.5)" in shown
     assert "(likelihood): Gaussian(noise_variance=0.01)" in shown
     assert "Parametriz" not in shown
+
+
+def test_a_posterior_does_not_call_everything_fixed():
+    x = torch.linspace(0, 1, 5)[:, None]
+    model = ExactGP(kernel=RBF(), mean=Zero(), likelihood=Gaussian(0.1))
+    shown = repr(model.condition(x, x[:, 0]))
+    assert "RBF(lengthscale=1, outputscale=1)" in shown
+    assert "fixed" not in shown
+
+
+def test_modules_without_values_are_printed_too():
+    assert (
+        repr(RBF(2, active_dims=[0, 1]).to("meta"))
+        == "RBF(lengthscale=(2,) on meta, outputscale=() on meta)"
+    )

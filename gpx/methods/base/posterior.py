@@ -19,6 +19,7 @@ from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian, NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.means.base import Mean
+from gpx.shown_values import FIXED
 from gpx.tensor_checks import (
     check_at_least,
     check_finite_targets,
@@ -99,6 +100,9 @@ class Posterior(DataSized, ABC):
             ShapeError, DTypeError: not a matrix, or in another precision or on another device than
                 the posterior (checked for every subclass).
         """
+
+    def __repr__(self) -> str:
+        return super().__repr__().replace(FIXED, "")  # nothing of a posterior is trained
 
     def forward(self, *_: Any, **__: Any) -> Any:
         """Raises NotAvailable: a posterior is asked by name."""
