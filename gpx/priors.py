@@ -182,7 +182,7 @@ class Priors:
                 raise ConfigError(
                     f"the prior of {name} is {prior!r}: expected one of gpx.priors, such as "
                     "LogNormal(median=1.0, factor=3.0), or a distribution of torch of one variable "
-                    "over all numbers or all positive ones (limits are optimizer.bounds)"
+                    "over all numbers or all positive ones"
                 )
 
     def require(self, model: nn.Module, trained: Iterable[Tensor]) -> None:
