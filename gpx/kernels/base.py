@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from numbers import Integral, Real
 from typing import Any, ClassVar
@@ -83,8 +83,9 @@ class Kernel(Constructed, ABC):
                 raise ConfigError(
                     f"active_dims is {active_dims}; list the columns, as range(2, 5) does"
                 )
-            chosen = [active_dims] if isinstance(active_dims, Integral) else list(active_dims)
-            if not chosen or not all(isinstance(i, Integral) and i >= 0 for i in chosen):
+            given: Any = active_dims.tolist() if isinstance(active_dims, Tensor) else active_dims
+            chosen = list(given) if isinstance(given, Iterable) else [given]
+            if not chosen or not all(isinstance(i, Integral) and int(i) >= 0 for i in chosen):
                 raise ConfigError(
                     f"active_dims is {chosen}; it must list column numbers from 0 on, "
                     "or be None for all columns"
@@ -178,7 +179,13 @@ class Kernel(Constructed, ABC):
         Raises ShapeError as ``evaluate`` does. Cost: O(n d) time and memory or less.
         """
         rows = self._select(x)
-        return at_precision_of(rows, self, lambda kernel: kernel.variance(rows))
+        found = at_precision_of(rows, self, lambda kernel: kernel.variance(rows))
+        if found.shape != rows.shape[:1]:  # (n, 1) would be broadcast to a matrix
+            raise ShapeError(
+                f"{self.name}.variance gave a tensor of shape {tuple(found.shape)} for "
+                f"{len(rows)} rows; it gives one value a row, (n,)"
+            )
+        return found
 
     def __call__(
         self,

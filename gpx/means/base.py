@@ -22,7 +22,9 @@ class Mean(Constructed, ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if "forward" in vars(cls):
+        # not in those classes alone that write it: a parent that is no mean may give it
+        writer = next(base for base in cls.__mro__ if "forward" in vars(base))
+        if writer is cls or not issubclass(writer, Mean):
             cls.forward = _one_value_a_row(cls.forward)  # type: ignore[method-assign]
 
     @abstractmethod

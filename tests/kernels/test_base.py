@@ -170,6 +170,10 @@ def test_one_column_needs_no_list_and_a_slice_is_told_what_does():
     assert torch.equal(RBF(active_dims=range(1, 3)).evaluate(x), RBF().evaluate(x[:, 1:]))
     with pytest.raises(ConfigError, match=r"list the columns, as range\(2, 5\) does"):
         RBF(active_dims=slice(1, 3))
+    for columns in (torch.tensor([1, 2]), torch.tensor(1)):
+        assert torch.equal(RBF(active_dims=columns).active_dims, torch.atleast_1d(columns))
+    with pytest.raises(ConfigError, match=r"active_dims is \[1.5\]; it must list column numbers"):
+        RBF(active_dims=1.5)
 
 
 @pytest.mark.parametrize(

@@ -242,7 +242,7 @@ class EllipticalSlice(Chain[SampledGP]):
                 self._move_hyperparameters(frame.of_chains(group), group, y, generator)
         white = frame.white(self.z)
         latents = frame.latent(frame.colour(white))
-        fit = self.model.likelihood.log_prob(y, latents).sum(-1)
+        fit = self.model.likelihood.log_prob_of_rows(y, latents, None).sum(-1)
         self.place.move(self.positions[-1])
         self.model.whitened = frame.by_class(frame.centre + white)[-1].contiguous()
         done = step + 1 - self.burn_in

@@ -94,7 +94,7 @@ class Frame(NamedTuple):
             state: z, J^-T z and L J^-T z, (..., p, n) each.
         """
         z, white, coloured = state
-        fit = likelihood.log_prob(y, self.latent(coloured)).sum(-1)
+        fit = likelihood.log_prob_of_rows(y, self.latent(coloured), None).sum(-1)
         quadratic = (self.centre + white).square() - z.square()
         return fit - 0.5 * quadratic.sum((-2, -1)) - self.log_volume
 

@@ -209,7 +209,7 @@ class StochasticBlockSteps(BlockSteps):
         ).to(x.device)
         mean, variance = self.model.condition(x[:1], y[:1]).predict(x[chosen])
         likelihood = self.model.likelihood
-        each = n * likelihood.expected_log_prob(y[chosen], mean, variance).double()
+        each = n * likelihood.expected_log_prob_of_rows(y[chosen], mean, variance, None).double()
         error = float(each.std()) / self.evidence_rows**0.5
         expected, complexity = each.mean(), self.evidence(n).parts["complexity"]
         return Evidence(

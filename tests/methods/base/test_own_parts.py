@@ -7,10 +7,12 @@ from torch import nn
 import gpx
 from gpx.errors import ConfigError, ShapeError
 from gpx.kernels import RBF, Kernel
-from gpx.likelihoods import Gaussian
+from gpx.likelihoods import Bernoulli, Gaussian
 from gpx.means import Mean, Zero
-from gpx.models import CGLB, SGPR, SVGP, Committee, ExactGP
+from gpx.methods.base.model import check_variance
+from gpx.models import CGLB, SGPR, SVGP, Committee, ExactGP, SampledGP
 from gpx.objectives import SVGPELBO, ExactMLL
+from gpx.training import EllipticalSlice
 
 X = torch.linspace(0.0, 1.0, 20, dtype=torch.float64)[:, None]
 Y = torch.sin(6.0 * X[:, 0])
@@ -51,6 +53,56 @@ class Summed(Gaussian):
         return super().expected_log_prob(y, mean, variance).sum()
 
 
+class Shifted:
+    """A mixin that is no mean, with a column for its result."""
+
+    def forward(self, x):
+        return x + 1.0
+
+
+class Mixed(Shifted, Mean):
+    pass
+
+
+class Bare(Scaled):
+    """A kernel whose ``variance`` is given by ``shape``."""
+
+    def __init__(self, *shape):
+        super().__init__()
+        self.shape = shape
+
+    def variance(self, x):
+        return torch.full([len(x) if n == "n" else n for n in self.shape], 4.0, dtype=x.dtype)
+
+
+class Waves(Kernel):
+    """A kernel that is 0 where waves are, up to rounding."""
+
+    def covariance(self, x1, x2):
+        return torch.sin(3.0 * x1) @ torch.sin(3.0 * x2).T
+
+    def variance(self, x):
+        return 0.5 * (1.0 - torch.cos(6.0 * x[:, 0]))
+
+
+class Expanded(Kernel):
+    """A kernel of distances by |a|^2 + |b|^2 - 2 a.b, which float32 knows to three digits."""
+
+    def covariance(self, x1, x2):
+        squares = (x1**2).sum(1)[:, None] + (x2**2).sum(1) - 2.0 * x1 @ x2.T
+        return torch.exp(-10.0 * squares.clamp(min=0.0).sqrt())
+
+    def variance(self, x):
+        return torch.ones_like(x[:, 0])
+
+
+class Total(Bernoulli):
+    """A likelihood that adds the rows itself."""
+
+    def log_prob(self, y, f):
+        return super().log_prob(y, f).sum()
+
+
 def sparse(kind, **parts):
     parts = {"kernel": RBF(), "mean": Zero(), "likelihood": Gaussian(0.1)} | parts
     return kind(**parts, num_inputs=1, num_inducing=5, num_data=20).double()
@@ -81,10 +133,49 @@ def test_a_variance_that_is_not_the_diagonal_ends_a_run_before_it_begins():
         gpx.fit(X, Y, "approx=exact", kernel=Scaled(), keep=False, quiet=True)
 
 
+def test_a_mean_whose_forward_stands_in_a_mixin_is_checked_too():
+    with pytest.raises(ShapeError, match=r"Mixed gave a tensor of shape \(20, 1\)"):
+        Mixed()(X)
+
+
+@pytest.mark.parametrize("kind", [ExactGP, SVGP])
+def test_a_variance_that_is_not_the_diagonal_predicts_nothing_in_a_loop_of_ones_own(kind):
+    parts = {"kernel": Scaled(), "mean": Zero(), "likelihood": Gaussian(0.1)}
+    model = kind(**parts).double() if kind is ExactGP else started(sparse(SVGP, kernel=Scaled()))
+    with pytest.raises(ConfigError, match="Scaled: variance gives 1 in row 0"):
+        model.condition(X, Y)
+
+
+@pytest.mark.parametrize("shape", [("n", 1), ()])
+def test_a_variance_of_another_shape_than_one_value_a_row_is_refused(shape):
+    with pytest.raises(ShapeError, match=r"Bare.variance gave a tensor of shape .* for 20 rows"):
+        Bare(*shape).diagonal(X)
+
+
+def test_a_variance_apart_from_the_diagonal_by_rounding_is_accepted():
+    zeros = torch.tensor([[0.0], [torch.pi / 3.0], [torch.pi / 1.5]], dtype=torch.float64)
+    check_variance(Waves(), zeros)
+    check_variance(Waves(), zeros.float())
+    x = torch.randn(3, 5, generator=torch.Generator().manual_seed(0))
+    assert (Expanded().evaluate(x).diagonal() < 0.999).any()
+    check_variance(Expanded(), x)
+
+
 def test_an_expectation_summed_over_rows_is_refused():
     model = started(sparse(SVGP, likelihood=Summed(0.1)))
     with pytest.raises(ShapeError, match=r"Summed.expected_log_prob gave .* \(\), expected \(20,"):
         SVGPELBO(num_data=20).evidence(model, X, Y)
+
+
+def test_a_density_summed_over_rows_is_refused_by_slice_sampling():
+    labels = torch.where(Y > 0.0, 1.0, -1.0).double()
+    model = SampledGP(kernel=RBF(), mean=Zero(), likelihood=Total()).double()
+    model.initialise(X, labels, generator=torch.Generator().manual_seed(0))
+    chain = EllipticalSlice(burn_in=1, iterations=1, thin=1, around="prior")
+    chain.check(model, len(X))
+    chain.bind(model, X, 0)
+    with pytest.raises(ShapeError, match=r"Total.log_prob gave .* \(\), expected \(\d+, 20,?\)"):
+        chain.step(0, X, labels, generator=torch.Generator().manual_seed(0))
 
 
 @pytest.mark.parametrize("kind", [SVGP, SGPR, CGLB])

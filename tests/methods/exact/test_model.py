@@ -133,6 +133,9 @@ def test_a_kernel_matrix_that_is_not_positive_definite_is_explained():
         def covariance(self, x1, x2):
             return -super().covariance(x1, x2)
 
+        def variance(self, x):
+            return -super().variance(x)
+
     model = ExactGP(kernel=Indefinite(), mean=Zero(), likelihood=Gaussian(0.1)).double()
     x = torch.zeros(4, 1, dtype=torch.float64)
     with pytest.raises(
