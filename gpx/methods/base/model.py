@@ -150,8 +150,10 @@ def _check_condition(model: Model, x: Tensor, y: Tensor, **_: Any) -> None:
     if model.condition_uses_data:
         _check_values(model, x, y)
     check_placed(model)
-    parts = model.hyperparameters() if model.kernel_of_inputs and x.is_cpu else None
-    if parts is not None and isinstance(parts.kernel, Kernel):  # on a GPU, runs alone check it
+    # on a GPU, and of rows that are read from files, runs alone check it
+    near = isinstance(x, Tensor) and x.is_cpu and model.kernel_of_inputs
+    parts = model.hyperparameters() if near else None
+    if parts is not None and isinstance(parts.kernel, Kernel):
         with torch.no_grad():
             check_variance(parts.kernel, x[:3])
 
