@@ -48,6 +48,7 @@ def test_other_posteriors_and_laws_have_none(trained):
     _, scaler, x, y = trained
     parts = {"kernel": RBF(), "mean": Constant(), "likelihood": Gaussian(0.1)}
     sparse = SGPR(**parts, num_inducing=4, num_inputs=2).double()
+    sparse.initialise(x, y, generator=torch.Generator().manual_seed(0))
     with pytest.raises(NotAvailable, match="solved by Cholesky, and the posterior is SGPRPo"):
         predictor(sparse, scaler, x, y).leave_one_out()
     recalibrated = predictor(*trained)
