@@ -2,7 +2,7 @@
 
 from gpx.data.tables.npz_file import NPZFile
 from gpx.data.tables.parquet_file import ParquetFile
-from gpx.data.tables.prediction_input import read_inputs, read_rows
+from gpx.data.tables.prediction_input import read_rows
 from gpx.data.tables.predictions import write_predictions, write_table
 from gpx.data.tables.table_file import CSVFile
 
@@ -10,7 +10,6 @@ __all__ = [
     "CSVFile",
     "NPZFile",
     "ParquetFile",
-    "read_inputs",
     "read_rows",
     "write_predictions",
     "write_table",

@@ -89,20 +89,6 @@ def read_rows(path: str | Path, coding: Coding) -> NewRows:
     return NewRows(frame(_matched(layout, names, others), texts), identifiers, noise)
 
 
-def read_inputs(path: str | Path, input_names: Sequence[str]) -> Floats:
-    """Read inputs (n, d) to predict, in the data's own units, with columns as in training.
-
-    Args:
-        path: see ``read_rows``.
-        input_names: d names, as in training.
-
-    Raises:
-        DataError: missing columns, text, empty cells, NaN or infinities, with line and column.
-    """
-    coding = Coding.of_numbers(input_names)
-    return coding(read_rows(path, coding).frame)
-
-
 def _matched(layout: Layout, names: Sequence[str], others: Sequence[str]) -> list[int]:
     """Indices of the columns of training in a file; logs columns that are ignored."""
     if not layout.header_line:

@@ -36,10 +36,6 @@ class SiteMatrix(ABC):
         """log |I + K W|, ()."""
 
     @abstractmethod
-    def weigh(self, vector: Tensor) -> Tensor:
-        """W v."""
-
-    @abstractmethod
     def root(self, vector: Tensor) -> Tensor:
         """Q v, with Q Q^T = W."""
 
@@ -85,10 +81,6 @@ class ScalarSites(SiteMatrix):
     def log_determinant(self) -> Tensor:
         """As in ``SiteMatrix``."""
         return 2.0 * self.factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-
-    def weigh(self, vector: Tensor) -> Tensor:
-        """As in ``SiteMatrix``."""
-        return self.information * vector
 
     def root(self, vector: Tensor) -> Tensor:
         """As in ``SiteMatrix``."""
@@ -144,11 +136,6 @@ class ClassSites(SiteMatrix):
         """As in ``SiteMatrix``."""
         logs = self.factor.diagonal(dim1=1, dim2=2).log().sum()
         return 2.0 * (logs + self.joint.diagonal().log().sum())
-
-    def weigh(self, vector: Tensor) -> Tensor:
-        """As in ``SiteMatrix``."""
-        scaled = self.information * vector
-        return scaled - self.information * scaled.sum(1, keepdim=True)
 
     def root(self, vector: Tensor) -> Tensor:
         """As in ``SiteMatrix``; first projects out the unit vector of square roots of w."""

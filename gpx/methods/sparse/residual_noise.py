@@ -79,7 +79,7 @@ class DiagonalNoise(ResidualNoise):
     Args:
         store, rows, block (b, M): the rows of ``store.x`` and their part of A^T.
         noise: s, () or (b,).
-        batch: unused.
+        batch: taken as by the other structures; D of a row needs nothing of the rest.
     """
 
     def __init__(

@@ -6,12 +6,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpx.data import read_inputs, read_rows
+from gpx.data import read_rows
 from gpx.data.columns.coding import CodedColumn, Coding
 from gpx.data.columns.column import Column
 from gpx.errors import DataError
 
 NAMES = ("height", "width")
+
+
+def read_inputs(path, names):
+    """Inputs (n, d) of a file, with columns as in training on numbers alone."""
+    coding = Coding.of_numbers(names)
+    return coding(read_rows(path, coding).frame)
 
 
 def write(folder: Path, text: str) -> Path:
