@@ -42,4 +42,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *PARTS})
+    # what goes through all attributes, as inspect.getmembers does, must not need an extra
+    return sorted({*globals(), *__all__, *PARTS} - {"botorch", "sklearn"})

@@ -83,7 +83,9 @@ class Kernel(Constructed, ABC):
                 raise ConfigError(
                     f"active_dims is {active_dims}; list the columns, as range(2, 5) does"
                 )
-            given: Any = active_dims.tolist() if isinstance(active_dims, Tensor) else active_dims
+            given: Any = active_dims
+            if callable(getattr(given, "tolist", None)):  # arrays and tensors, also of a number
+                given = given.tolist()
             chosen = list(given) if isinstance(given, Iterable) else [given]
             if not chosen or not all(isinstance(i, Integral) and int(i) >= 0 for i in chosen):
                 raise ConfigError(

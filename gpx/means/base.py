@@ -36,8 +36,8 @@ def _one_value_a_row(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """``forward`` of a subclass, with a check of the shape of its result."""
 
     @functools.wraps(forward)
-    def checked(self: Mean, x: Tensor) -> Tensor:
-        found = forward(self, x)
+    def checked(self: Mean, x: Tensor, *rest: Any, **options: Any) -> Tensor:
+        found = forward(self, x, *rest, **options)
         if found.shape != x.shape[:1]:
             column = found.ndim == 2 and found.shape[1] == 1
             raise ShapeError(

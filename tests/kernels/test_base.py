@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -167,6 +168,7 @@ def test_a_covariance_that_is_an_operator_is_refused_with_what_to_return():
 def test_one_column_needs_no_list_and_a_slice_is_told_what_does():
     x = torch.randn(4, 3)
     assert torch.equal(RBF(active_dims=1).evaluate(x), RBF(active_dims=[1]).evaluate(x))
+    assert torch.equal(RBF(active_dims=np.array(1)).evaluate(x), RBF(active_dims=[1]).evaluate(x))
     assert torch.equal(RBF(active_dims=range(1, 3)).evaluate(x), RBF().evaluate(x[:, 1:]))
     with pytest.raises(ConfigError, match=r"list the columns, as range\(2, 5\) does"):
         RBF(active_dims=slice(1, 3))

@@ -40,3 +40,11 @@ def test_gradients_reach_parameters_and_inputs():
 def test_linear_names_a_wrong_number_of_columns():
     with pytest.raises(ShapeError, match="set num_inputs"):
         Linear(3)(X)
+
+
+def test_a_mean_may_take_further_arguments():
+    class Shifted(Constant):
+        def forward(self, x, shift=0.0):
+            return super().forward(x) + shift
+
+    assert torch.equal(Shifted(1.0)(X, shift=2.0), torch.full((3,), 3.0))

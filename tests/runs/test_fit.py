@@ -105,7 +105,8 @@ def test_a_table_in_the_place_of_an_option_is_answered_with_how_to_name_it(array
 def test_extras_are_attributes_of_the_package():
     """``gpx.thompson.thompson_batch`` needs no import but that of ``gpx``, which stays light."""
     script = (
-        "import gpx, sys; assert 'torch' not in sys.modules; assert 'kernels' in dir(gpx); "
+        "import gpx, sys; assert 'torch' not in sys.modules; "
+        "assert 'kernels' in dir(gpx); assert 'botorch' not in dir(gpx); "
         "gpx.kernels.RBF(); gpx.thompson.thompson_batch; assert 'sklearn' not in vars(gpx)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)

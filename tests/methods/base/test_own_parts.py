@@ -184,3 +184,10 @@ def test_points_that_were_never_placed_predict_nothing(kind):
     with pytest.raises(ConfigError, match="5 inducing points have not been placed"):
         model.condition(X, Y)
     assert started(model).condition(X, Y).predict(X).mean.isfinite().all()
+
+
+def test_points_made_in_inference_mode_are_looked_at():
+    with torch.inference_mode():
+        model = sparse(SGPR)  # its tensors count no writes
+        with pytest.raises(ConfigError, match="have not been placed"):
+            model.condition(X, Y)
