@@ -18,6 +18,7 @@ from typing import ClassVar, NamedTuple, TypeGuard
 import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution, constraints
+from torch.distributions.transforms import Transform, _InverseTransform
 
 from gpx.constraints import Positive, positive_parameters
 from gpx.errors import ConfigError, ShapeError
@@ -140,7 +141,27 @@ def _constant(law: Distribution, device: torch.device) -> Distribution:
         elif isinstance(part, Tensor):
             dtype = torch.float64 if part.is_floating_point() else part.dtype
             vars(held)[name] = part.detach().to(device, dtype)
+        elif name == "transforms":
+            vars(held)[name] = [_constant_transform(each, device) for each in part]
     held._validate_args = False
+    return held
+
+
+def _constant_transform(transform: Transform, device: torch.device) -> Transform:
+    """The same of a transform of ``TransformedDistribution``, or of the parts of one."""
+    inverted = isinstance(transform, _InverseTransform)
+    held = copy.copy(transform)
+    for name, part in vars(transform).items():
+        if name == "_inv":  # the transform that an inverse inverts; of others its inverse, if made
+            vars(held)[name] = _constant_transform(part, device) if inverted else None
+        elif name == "_cached_x_y":
+            vars(held)[name] = None, None
+        elif isinstance(part, Tensor):
+            vars(held)[name] = part.detach().to(device, torch.float64)
+        elif isinstance(part, Transform):
+            vars(held)[name] = _constant_transform(part, device)
+        elif name == "parts":
+            vars(held)[name] = [_constant_transform(each, device) for each in part]
     return held
 
 

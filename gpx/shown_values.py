@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from gpx.errors import class_name
 
@@ -52,7 +53,7 @@ class ShowsValues(nn.Module):
 
 
 def _text(value: Tensor) -> str:
-    if value.is_meta:
+    if value.is_meta or isinstance(value, FakeTensor):  # without values
         return f"{tuple(value.shape)} on meta"
     if value.numel() == 1:
         return f"{value.item():.4g}"

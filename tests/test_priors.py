@@ -332,3 +332,21 @@ def test_a_subset_of_several_outputs_counts_the_prior_of_their_kernel_once():
     raw = pair[0].kernel.parametrizations.lengthscale.original
     (slope,) = torch.autograd.grad((evidence + priors.log_prob(pair[0])) / 50, raw)
     assert abs(float(slope)) < 1e-3  # counted twice it is 0.07
+
+
+def test_laws_of_torch_made_by_transforms_are_constant_too():
+    scale = torch.tensor(2.0, requires_grad=True)
+    weibull = torch.distributions.Weibull(2.0 * scale, scale)
+    normal = torch.distributions.Normal(0.0, 1.0)
+    shifted = torch.distributions.TransformedDistribution(
+        normal, [torch.distributions.AffineTransform(scale * 1.0, scale * 3.0).inv]
+    )
+    value = torch.tensor([0.5, 1.5], dtype=torch.float64, requires_grad=True)
+    for law in (weibull, shifted):
+        prior = Priors({"scale": law}).parameters["scale"]
+        for _ in range(2):  # a graph of the law's own could be used once
+            (slope,) = torch.autograd.grad(prior.log_prob(value).sum(), value)
+            assert slope.isfinite().all()
+        want = law.log_prob(value.detach().float())
+        torch.testing.assert_close(prior.log_prob(value).float(), want, rtol=1e-5, atol=1e-6)
+    assert scale.grad is None

@@ -225,7 +225,8 @@ with warnings.catch_warnings():
     # torch says once in a process that compressed rows are in beta state. Heard here, it needs no
     # filter where matrices are made, which would change those of other threads.
     warnings.simplefilter("ignore", UserWarning)
-    _compressed(torch.tensor([0, 1]), torch.tensor([0]), torch.ones(1), (1, 1))
+    _single = torch.zeros(1, device="cpu")
+    _compressed(torch.tensor([0, 1], device="cpu"), _single.long(), _single, (1, 1))
 
 
 def _pick(vector: Tensor, indices: Tensor) -> Tensor:

@@ -236,7 +236,10 @@ class _Reader:
 
 def _why_unknown(kind: type) -> str:
     """Why the arguments of the constructor of an object of that class are not known."""
-    parameters = inspect.signature(kind.__init__).parameters.values()  # type: ignore[misc]
+    made: Any = kind.__init__  # type: ignore[misc]
+    if made.__module__.partition(".")[0] == "torch":  # it has no constructor of its own
+        return UNKNOWN
+    parameters = inspect.signature(made).parameters.values()
     several = [p.name for p in parameters if p.kind is p.VAR_POSITIONAL]
     if several:
         return f"its constructor takes *{several[0]}; name its arguments"

@@ -278,10 +278,11 @@ def _algorithms(node: Any, place: str) -> Iterator[tuple[str, str]]:
     """Place and name of every optimiser of torch that is named by its class.
 
     Short names such as adam have no dot, and nothing is imported for them. ``groups`` of a class
-    that is not of gpx, and not the run's optimiser, may be anything.
+    that is not of gpx, and no part of the run's optimiser, may be anything.
     """
     own = isinstance(node, Mapping) and not str(node.get("_target_")).startswith("gpx.")
-    known = isinstance(node, Mapping) and (not own or place == ".optimizer")
+    training = f"{place}.".startswith(".optimizer.")
+    known = isinstance(node, Mapping) and (not own or training)
     groups = node.get("groups") if known else None
     for role, setting in groups.items() if isinstance(groups, Mapping) else ():
         name = setting.get("algorithm") if isinstance(setting, Mapping) else None

@@ -30,7 +30,8 @@ class WhitenedGaussian(nn.Module, ABC):
         """Set q to the prior over M variables of p latent functions each; returns itself.
 
         Parameters that are there already take the new values, of another size too, so that an
-        optimiser goes on with them. A subclass makes its own parameters in ``_start``.
+        optimiser that was made for them trains these. One that has made steps keeps moments of the
+        old size, which torch refuses. A subclass makes its own parameters in ``_start``.
 
         Raises:
             ConfigError: no variable or no latent function.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -103,7 +104,9 @@ def check_variance(kernel: Kernel, x: Tensor) -> None:
     apart = ~torch.isclose(stated, matrix, rtol=1e-3, atol=rounding) & matrix.isfinite()
     if bool(apart.any()):
         if x.dtype != torch.float64:  # distances of float32 are off by the root of its precision
-            return check_variance(kernel, x.double())
+            with suppress(RuntimeError):  # torch's, of a kernel that takes no float64
+                check_variance(kernel, x.double())
+            return
         row = int(apart.nonzero()[0, 0])
         raise ConfigError(
             f"{class_name(kernel)}: variance gives {float(stated[row]):.6g} in row {row}, and the "
@@ -156,9 +159,18 @@ def _check_condition(model: Model, x: Tensor, y: Tensor, **_: Any) -> None:
     # on a GPU, and of rows that are read from files, runs alone check it
     near = isinstance(x, Tensor) and x.is_cpu and model.kernel_of_inputs
     parts = model.hyperparameters() if near else None
-    if parts is not None and isinstance(parts.kernel, Kernel):
+    if (
+        parts is not None
+        and isinstance(parts.kernel, Kernel)
+        and not _keeps_statistics(parts.kernel)
+    ):
         with torch.no_grad():
             check_variance(parts.kernel, x[:3])
+
+
+def _keeps_statistics(kernel: Kernel) -> bool:
+    """Whether evaluating it changes it, as batch normalisation in a network does in training."""
+    return any(part.training and hasattr(part, "running_mean") for part in kernel.modules())
 
 
 class Model(DataSized, ABC):

@@ -6,7 +6,7 @@ from torch import nn
 
 import gpx
 from gpx.errors import ConfigError, ShapeError
-from gpx.kernels import RBF, Kernel
+from gpx.kernels import RBF, Kernel, Warped
 from gpx.likelihoods import Bernoulli, Gaussian
 from gpx.means import Mean, Zero
 from gpx.methods.base.model import check_variance
@@ -191,3 +191,11 @@ def test_points_made_in_inference_mode_are_looked_at():
         model = sparse(SGPR)  # its tensors count no writes
         with pytest.raises(ConfigError, match="have not been placed"):
             model.condition(X, Y)
+
+
+def test_conditioning_leaves_statistics_of_a_network_alone():
+    network = nn.Sequential(nn.Linear(1, 2), nn.BatchNorm1d(2)).double()
+    model = ExactGP(kernel=Warped(RBF(), network), mean=Zero(), likelihood=Gaussian(0.1)).double()
+    network.train()
+    model.condition(X, Y)
+    assert network[1].num_batches_tracked == 0
