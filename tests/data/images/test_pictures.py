@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from prediction_inputs import read_inputs
 
 from gpx.data import ImageFiles, load
 from gpx.data.images.pixels import pixel_names
-from gpx.data.tables.prediction_input import read_inputs
 from gpx.errors import DataError
 
 DRAWS = np.random.default_rng(0)

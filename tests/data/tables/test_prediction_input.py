@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from prediction_inputs import read_inputs
 
 from gpx.data import read_rows
 from gpx.data.columns.coding import CodedColumn, Coding
@@ -12,12 +13,6 @@ from gpx.data.columns.column import Column
 from gpx.errors import DataError
 
 NAMES = ("height", "width")
-
-
-def read_inputs(path, names):
-    """Inputs (n, d) of a file, with columns as in training on numbers alone."""
-    coding = Coding.of_numbers(names)
-    return coding(read_rows(path, coding).frame)
 
 
 def write(folder: Path, text: str) -> Path:
