@@ -11,8 +11,7 @@ from gpx.kernels.base import Kernel
 
 NOISE_SHARE = 0.05
 """Rounding of the kernel's variance, as a share of the noise variance, above which there is a
-warning. At 0.3, 20 rows and an RBF kernel, predictive standard deviations are off by 20 % and means
-by 0.2 of them, and those of a row depend on the rows beside it."""
+warning: means and standard deviations of a row then depend visibly on the rows beside it."""
 
 ROWS = 1000
 """Rows at which the kernel's variance is looked at."""

@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import type_before_parametrizations
 
-from gpx.constraints import named_for_users
+from gpx.constraints import fixed_names, named_for_users
 from gpx.constructed import PLAIN, Constructed, Unrecorded
 from gpx.errors import ConfigError, GPXError, class_name
 from gpx.inducing import Selector
@@ -130,11 +130,7 @@ def fixed_in(module: nn.Module, part: str, node: dict[str, Any]) -> list[str]:
         node: of ``node_of``.
     """
     others = named_for_users(hydra.utils.instantiate(OmegaConf.create(node)))
-    return [
-        f"{part}.{name}"
-        for name, parameter in named_for_users(module).items()
-        if others[name].requires_grad and not parameter.requires_grad
-    ]
+    return [f"{part}.{name}" for name in fixed_names(module) if others[name].requires_grad]
 
 
 class _Reader:

@@ -47,7 +47,27 @@ class SummedRows(Protocol):
     """Sum of squared targets, and the number of rows (2,)."""
 
 
-class DirectMixtureELBO(Objective[MixtureWeights]):
+class MixtureBound(Objective[MixtureWeights]):
+    """A bound of ``DirectMixture``; it covers all rows in every evaluation."""
+
+    @torch.no_grad()
+    def full_evidence(
+        self,
+        model: MixtureWeights,
+        x: Tensor,
+        y: Tensor,
+        *,
+        batch_size: int,
+        generator: torch.Generator | None = None,
+    ) -> Evidence:
+        """``evidence``, with ``misfit`` of ``DirectELBO`` added to its facts.
+
+        batch_size is not read.
+        """
+        return with_misfit(self.evidence(model, x, y, generator=generator), model)
+
+
+class DirectMixtureELBO(MixtureBound):
     """Evidence bound of ``DirectMixture`` with a lower bound on the entropy; x, y are not read.
 
     Exactness: a lower bound on the evidence lower bound of the mixture, hence on the log marginal
@@ -75,21 +95,8 @@ class DirectMixtureELBO(Objective[MixtureWeights]):
         terms["entropy"] = entropy_bound(model.log_shares(), model.log_q(), model.tangent)
         return Evidence(total(terms), self.kind, terms, None, model.facts())
 
-    @torch.no_grad()
-    def full_evidence(
-        self,
-        model: MixtureWeights,
-        x: Tensor,
-        y: Tensor,
-        *,
-        batch_size: int,
-        generator: torch.Generator | None = None,
-    ) -> Evidence:
-        """``evidence``, with ``misfit`` of ``DirectELBO`` added to its facts."""
-        return with_misfit(self.evidence(model, x, y, generator=generator), model)
 
-
-class DirectSampledELBO(Objective[MixtureWeights]):
+class DirectSampledELBO(MixtureBound):
     """Evidence lower bound of ``DirectMixture`` with a sampled entropy; x and y are not read.
 
     Terms that depend on the data stay exact. The baseline of a draw's score-function gradient is
@@ -140,22 +147,6 @@ class DirectSampledELBO(Objective[MixtureWeights]):
         surrogate = entropy_surrogate(logs, baseline)
         terms["entropy"] = surrogate - surrogate.detach() - fixed.mean()
         return Evidence(total(terms), self.kind, terms, None, model.facts())
-
-    @torch.no_grad()
-    def full_evidence(
-        self,
-        model: MixtureWeights,
-        x: Tensor,
-        y: Tensor,
-        *,
-        batch_size: int,
-        generator: torch.Generator | None = None,
-    ) -> Evidence:
-        """``evidence``, which covers all rows already, with ``misfit`` added to its facts.
-
-        batch_size is not read.
-        """
-        return with_misfit(self.evidence(model, x, y, generator=generator), model)
 
 
 def with_misfit(found: Evidence, model: MixtureWeights) -> Evidence:
