@@ -9,11 +9,9 @@ from gpx.constraints import (
     FLOOR,
     MARGIN,
     Positive,
-    at_their_floor,
     cached_parameters,
     fix,
     fixed_names,
-    lower_limits,
     named_for_users,
     natural_parameters,
     positive_parameter,
@@ -98,20 +96,6 @@ def test_stays_above_the_floor_whatever_the_optimiser_does():
     assert (positive(raw) >= FLOOR).all()
 
 
-def test_limits_keep_a_gradient_on_the_logarithm():
-    tree = nn.ModuleDict({"kernel": Holder([0.5, 2.0])})
-    positive = tree["kernel"].parametrizations.scale.original
-    parameters = [tree["kernel"].shift, positive]
-    assert lower_limits(tree, parameters) == [-math.inf, Positive().lowest_raw]
-    assert lower_limits(tree, [nn.Parameter(torch.zeros(2))]) == [-math.inf]
-    raw = torch.tensor(Positive().lowest_raw, dtype=torch.float64, requires_grad=True)
-    value = Positive()(raw)
-    assert value.item() == pytest.approx((1 + MARGIN) * FLOOR, rel=1e-12)
-    (slope,) = torch.autograd.grad(value.log(), raw)
-    assert slope.item() == pytest.approx(MARGIN / (1 + MARGIN), rel=1e-5)
-    assert Positive(floor=0.0).lowest_raw == -math.inf
-
-
 def test_a_value_below_the_floor_is_set_to_where_it_still_moves():
     for dtype in (torch.float32, torch.float64):
         holder = Holder([0.5, 2.0]).to(dtype)
@@ -121,18 +105,6 @@ def test_a_value_below_the_floor_is_set_to_where_it_still_moves():
             torch.testing.assert_close(holder.scale.detach(), want)
     set_above_floor(holder, "scale", 1.0 / 3.0)
     assert holder.scale[0].item() == pytest.approx(1.0 / 3.0, rel=1e-14)  # not by way of float32
-
-
-def test_parameters_at_their_floor_are_named():
-    tree = nn.ModuleDict({"kernel": Holder([0.5, 2.0])})
-    parameters = list(tree.parameters())
-    assert at_their_floor(tree, parameters) == []
-    raw = tree["kernel"].parametrizations.scale.original
-    raw.data[1] = Positive().lowest_raw
-    assert at_their_floor(tree, parameters) == ["kernel.scale (1e-06)"]
-    assert at_their_floor(tree, [p for p in parameters if p is not raw]) == []
-    raw.requires_grad_(False)
-    assert at_their_floor(tree, parameters) == []  # fixed: it was put there
 
 
 def test_natural_parameters_use_the_names_people_read():
@@ -154,8 +126,6 @@ def test_what_is_fixed_keeps_its_value_and_unknown_names_fix_nothing():
     with pytest.raises(ConfigError, match="Zero has no parameter constant to fix; there are none"):
         fix(Zero(), "constant")
     assert all(parameter.requires_grad for parameter in holder.parameters())
-    fix(holder, "scale")
-    assert lower_limits(holder, list(holder.parameters())) == [-math.inf, -math.inf]
 
 
 @pytest.mark.parametrize("name", ["kernels.0.lengthscale", "kernels.1.lengthscale"])

@@ -12,7 +12,7 @@ FLOORS = [
     {"errors", "atomic_file", "cache_folder", "lazy_rows", "installation"},
     {"shown_values"},
     {"constants", "constraints", "constructed", "data_sized", "flat_parameters", "tensor_checks"},
-    {"priors"},
+    {"bounds", "priors"},
     {"linalg"},
     {"backends"},
     {"operators"},

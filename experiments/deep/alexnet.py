@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import torch
-from noisy_digits import trained
+from gpx_runs import train_or_resume
 from record import COMMIT, Checks, Rows, earlier, write
 
 from gpx.data import load as load_data
@@ -57,7 +57,7 @@ def measured(name: str, classes: int, side: int, full: bool) -> dict[str, Any]:
     ]
     with tempfile.TemporaryDirectory() as temporary:
         folder = RunFolder(Path(temporary) / "run")
-        seconds = trained(options, folder)
+        seconds = train_or_resume(options, folder)
         predictor = load(folder.path)
         data = load_data(build(folder.read_config(), "data"), task="multiclass")
         parameters = json.loads(folder.metrics.read_text())["model.num_parameters"]

@@ -21,7 +21,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import torch
-from noisy_digits import NOISE, folder_for, options, trained
+from gpx_runs import train_or_resume
+from noisy_digits import NOISE, folder_for, options
 from record import COMMIT, Checks, Rows, earlier, write
 from torch import Tensor
 
@@ -187,7 +188,7 @@ def main() -> None:
             continue
         with folder_for(given.runs, f"clean_digits-{name}-0") as folder:
             steps = f"trainer.max_steps={STEPS}"
-            trained([*options(name, 0, False), "data.noise=0", steps], folder)
+            train_or_resume([*options(name, 0, False), "data.noise=0", steps], folder)
             add(name, 0, 0.0, folder)
 
 

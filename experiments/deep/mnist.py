@@ -24,7 +24,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import torch
-from noisy_digits import folder_for, trained
+from gpx_runs import train_or_resume
+from noisy_digits import folder_for
 from record import COMMIT, Checks, Rows, earlier, write
 from row_files import locked, merged
 
@@ -151,7 +152,7 @@ STUDIES = {
 
 def measured(study: Study, name: str, folder: RunFolder) -> Rows:
     """One training; a row as it is, and one recalibrated of the plain network."""
-    seconds = trained(study.options(name), folder)
+    seconds = train_or_resume(study.options(name), folder)
     predictor = load(folder.path)
     data = load_data(build(folder.read_config(), "data"), task="multiclass")
     x = data.test_x.float()

@@ -21,7 +21,6 @@ import math
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from operator import itemgetter
 from pathlib import Path
@@ -30,6 +29,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
+from gpx_runs import train_or_resume
 from matplotlib.figure import Figure
 from record import COMMIT, Checks, Rows, earlier, tally, write
 from row_files import locked, merged
@@ -42,8 +42,7 @@ from gpx.data import load as load_data
 from gpx.diagnostics.calibration import auroc
 from gpx.metrics import entropy, entropy_ecdf, evaluate, reliability, trivial_law
 from gpx.options.build import build
-from gpx.options.composition import composed
-from gpx.runs import RunFolder, load, resume, run
+from gpx.runs import RunFolder, load
 from gpx.runs.figures.predictions import BAND, INK, TRUTH
 from gpx.sampling.seeds import stream
 
@@ -161,20 +160,9 @@ def scored(
     return row
 
 
-def trained(given: list[str], folder: RunFolder) -> float | None:
-    """Train, or go on where that was stopped; processor seconds, None where some are not known."""
-    before = time.process_time()
-    if folder.checkpoint.exists():
-        if not folder.metrics.exists():
-            resume(folder.path)
-        return None
-    run(composed(given), folder)
-    return time.process_time() - before
-
-
 def measured(name: str, seed: int, quick: bool, folder: RunFolder, *more: str) -> Rows:
     """One training; rows of the model as it is and, of the plain network, recalibrated."""
-    seconds = trained(options(name, seed, quick, *more), folder)
+    seconds = train_or_resume(options(name, seed, quick, *more), folder)
     metrics = json.loads(folder.metrics.read_text())
     predictor, config = load(folder.path), folder.read_config()
     data = load_data(build(config, "data"), task="multiclass")

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gpx.constraints import lower_limits
+from gpx.bounds import lower_limits
 from gpx.kernels import AxisProduct, Matern12
 from gpx.kernels.periodic import Periodic
 from gpx.kernels.warped import Warped

@@ -10,7 +10,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from gpx.atomic_file import atomic_file
-from gpx.constraints import move_within_bounds, remember_bounds
+from gpx.bounds import move_within_bounds, remember_bounds
 from gpx.data import Dataset
 from gpx.errors import CheckpointError, ConfigError, WriteError
 from gpx.installation import command, resuming

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gpx.constraints import limits_within
+from gpx.bounds import limits_within
 from gpx.errors import ConfigError
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.methods.base.batch import Batch
@@ -62,7 +62,7 @@ class FirstOrder(Optimizer):
     scale the rates of its roles (``Model.rate_factors``); the factors are fixed at the start of
     training and saved with the optimiser. After every step positive parameters are clamped to
     (1 + MARGIN) times their lower limit, where they still have a gradient
-    (``gpx.constraints.limits_within``).
+    (``gpx.bounds.limits_within``).
     """
 
     streams = True

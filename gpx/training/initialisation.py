@@ -11,15 +11,8 @@ import scipy.optimize
 import torch
 from torch import Tensor, nn
 
-from gpx.constraints import (
-    FLOOR,
-    at_their_floor,
-    bounds_of,
-    floor_of,
-    is_trained,
-    positive_parameters,
-    remember_bounds,
-)
+from gpx.bounds import at_their_floor, bounds_of, remember_bounds
+from gpx.constraints import FLOOR, floor_of, is_trained, positive_parameters
 from gpx.errors import ConfigError, class_name
 from gpx.kernels.stationary import Stationary
 from gpx.kernels.structure import leaves

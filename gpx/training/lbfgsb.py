@@ -12,7 +12,7 @@ import scipy.optimize
 import torch
 from torch import Tensor, nn
 
-from gpx.constraints import limits_within
+from gpx.bounds import limits_within
 from gpx.errors import CheckpointError, ConfigError, DidNotConverge, NotPositiveDefinite
 from gpx.flat_parameters import assign, limits_of, value_and_gradient, values_of
 from gpx.linalg.processes import sharing
@@ -203,7 +203,7 @@ class LBFGSB(Optimizer):
                 and return True; the search then starts again from the best point.
             after_failure: called, before ``after_evaluation``, for a trial of a line search whose
                 loss or gradient cannot be computed or is not finite.
-            lower: lower limit for each parameter (``gpx.constraints.lower_limits``), or None. A
+            lower: lower limit for each parameter (``gpx.bounds.lower_limits``), or None. A
                 line search may try points beyond a limit, but no iteration starts there.
             upper: upper limit for each parameter, or None. With these every point is within.
 

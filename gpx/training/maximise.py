@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from gpx.constraints import limits_within
+from gpx.bounds import limits_within
 from gpx.priors import Priors
 from gpx.training.lbfgsb import LBFGSB
 
@@ -33,7 +33,7 @@ def maximise(
 
     Args:
         module: changed in place; fixed parameters stay, and bounds that it remembers hold
-            (``gpx.constraints.remember_bounds``).
+            (``gpx.bounds.remember_bounds``).
         log_density: gives nats (), summed over the rows, at the current parameters.
         rows: number of rows; tolerances are per row.
         max_evaluations: limit of evaluations of the density.

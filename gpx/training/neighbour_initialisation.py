@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gpx.constraints import at_their_floor
+from gpx.bounds import at_their_floor
 from gpx.errors import ConfigError
 from gpx.inference.neighbour_likelihood import neighbour_log_likelihood, neighbours
 from gpx.likelihoods import Gaussian

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from gpx.constraints import at_their_floor
+from gpx.bounds import at_their_floor
 from gpx.linalg.processes import sharing
 from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Objective

@@ -298,3 +298,14 @@ def test_selectors_with_a_larger_trace_than_uniform_points_are_named_with_the_er
     rows[1] = rows[1] | {"T": 40.0}
     assert "rls by 6.80, beyond" in module.beside_uniform(rows)
     assert module.beside_uniform(rows[::2]) == ""
+
+
+def test_a_finished_run_is_not_taken_for_one_of_other_options(script, tmp_path):
+    module = script("gpx_runs")
+    folder = module.RunFolder(tmp_path / "run")
+    options = [*module.QUIET, "approx=svgp", "data=toy1d", "trainer.quiet=true"]
+    assert module.train_or_resume([*options, "trainer.max_steps=2"], folder) > 0.0
+    assert module.train_or_resume([*options, "trainer.max_steps=2"], folder) is None
+    for takes in (module.train_or_resume, lambda given, kept: module.train_in(kept.path, given)):
+        with pytest.raises(ValueError, match=r"trainer.max_steps=2, not 3: delete it, or train it"):
+            takes([*options, "trainer.max_steps=3"], folder)

@@ -4,7 +4,8 @@ import re
 import pytest
 import torch
 
-from gpx.constraints import fix, remember_bounds
+from gpx.bounds import remember_bounds
+from gpx.constraints import fix
 from gpx.errors import ConfigError, NotPositiveDefinite
 from gpx.kernels import RBF, Linear, Matern32, Matern52, Periodic
 from gpx.likelihoods import Bernoulli, Gaussian, GaussianOutputs

@@ -6,7 +6,8 @@ import scipy.optimize
 import torch
 from torch import nn
 
-from gpx.constraints import fix, limits_within, lower_limits
+from gpx.bounds import limits_within, lower_limits
+from gpx.constraints import fix
 from gpx.errors import CheckpointError, ConfigError, DidNotConverge, NotPositiveDefinite
 from gpx.kernels import RBF, Matern32
 from gpx.likelihoods import Gaussian

@@ -15,7 +15,8 @@ from gpx.bases.base import Spent, never
 from gpx.bases.grid_eigenfunctions.data_pass import feature_sums
 from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions
 from gpx.bases.grid_eigenfunctions.start import scales_for
-from gpx.constraints import is_trained, limits_within, set_above_floor
+from gpx.bounds import limits_within
+from gpx.constraints import is_trained, set_above_floor
 from gpx.errors import NotPositiveDefinite
 from gpx.flat_parameters import assign, limits_of, values_of
 from gpx.likelihoods.gaussian import Gaussian

@@ -6,7 +6,7 @@ import torch
 import gpx.methods.eigenfunctions.model as grief
 import gpx.methods.eigenfunctions.trial as trial
 from gpx.bases import GridEigenfunctions, GridOptions
-from gpx.constraints import remember_bounds
+from gpx.bounds import remember_bounds
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Constant

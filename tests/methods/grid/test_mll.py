@@ -5,7 +5,7 @@ import pytest
 import torch
 from grid_problems import gradient, masked, scattered
 
-from gpx.constraints import lower_limits
+from gpx.bounds import lower_limits
 from gpx.errors import ConfigError, DataError
 from gpx.kernels import RBF, Matern32
 from gpx.kernels.over_axes import MultiOutput
