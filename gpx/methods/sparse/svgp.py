@@ -326,7 +326,7 @@ class SVGP(Model):
         if isinstance(self.likelihood, OPTIMAL):
             warn_of_few_digits(self.kernel, self.likelihood.noise_variance, x)
         q = self.q
-        if posterior.refitted:
+        if self._refits:
             q = copy.deepcopy(self.q)
             self._assign_optimum(q, self._sums(x, y))
         cholesky = self._variables.whitening().cholesky
@@ -342,8 +342,12 @@ class SVGP(Model):
 
     def new_posterior(self) -> SVGPPosterior:
         """As in ``Model``."""
-        refitted = self.refit and isinstance(self.likelihood, OPTIMAL)
-        return SVGPPosterior(self.kernel, self.mean, self.features, refitted=refitted)
+        return SVGPPosterior(self.kernel, self.mean, self.features, refitted=self._refits)
+
+    @property
+    def _refits(self) -> bool:
+        """Whether the posterior is that of the optimal q."""
+        return self.refit and isinstance(self.likelihood, OPTIMAL)
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """``variational``: q; ``inducing``: Z, if trained; ``hyperparameters``: the rest."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,6 +33,7 @@ class SVGPPosterior(JointLaw):
 
     Attributes:
         inducing (M, d), inverse_cholesky (M, M), q_mean (p, M), q_factor (p, M, M).
+        refitted (): in the state, as the objective of the run has a say in it.
     """
 
     data_sized = ("inducing", "inverse_cholesky", "q_mean", "q_factor")
@@ -39,6 +41,7 @@ class SVGPPosterior(JointLaw):
     inverse_cholesky: Tensor
     q_mean: Tensor
     q_factor: Tensor
+    refitted: Tensor
 
     def __init__(
         self,
@@ -50,7 +53,7 @@ class SVGPPosterior(JointLaw):
     ) -> None:
         super().__init__()
         self.features = copy.deepcopy(features)
-        self.refitted = refitted
+        self.register_buffer("refitted", torch.tensor(refitted))
         self.kernel = copy.deepcopy(kernel).requires_grad_(False)
         self.mean = copy.deepcopy(mean).requires_grad_(False)
         self.register_data_sized()
@@ -58,6 +61,10 @@ class SVGPPosterior(JointLaw):
     def facts(self) -> dict[str, bool | int | float | str]:
         """As in ``Posterior``: whether q(u) was refitted to all the data or is as trained."""
         return {"variational_distribution": "refitted" if self.refitted else "as trained"}
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        state_dict.setdefault(f"{prefix}refitted", self.refitted)  # states of earlier versions
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def inducing_variables(self) -> tuple[Tensor, InducingFeatures]:
         """As in ``Posterior``."""
