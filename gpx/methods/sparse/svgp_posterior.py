@@ -53,8 +53,9 @@ class SVGPPosterior(JointLaw):
     ) -> None:
         super().__init__()
         self.features = copy.deepcopy(features)
-        self.register_buffer("refitted", torch.tensor(refitted))
         self.kernel = copy.deepcopy(kernel).requires_grad_(False)
+        device = next((p.device for p in self.kernel.parameters()), None)
+        self.register_buffer("refitted", torch.tensor(refitted, device=device))
         self.mean = copy.deepcopy(mean).requires_grad_(False)
         self.register_data_sized()
 
