@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from gpx.bases.base import Basis
 from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions
+from gpx.flat_parameters import assign
 
 AnyBasis = TypeVar("AnyBasis", bound=Basis)
 
@@ -45,12 +46,7 @@ def frozen_basis(basis: Basis, hyperparameters: Tensor) -> Basis:
     return frozen
 
 
-@torch.no_grad()
 def set_parameters(basis: Basis, hyperparameters: Tensor) -> None:
-    """Set the parameters of ``basis`` to those of ``flat_parameters``."""
-    offset = 0
-    for parameter in basis.parameters():
-        flat = hyperparameters[offset : offset + parameter.numel()]
-        parameter.copy_(flat.view_as(parameter))
-        parameter.grad = None
-        offset += parameter.numel()
+    """Set the parameters of ``basis`` to those of ``flat_parameters``; they have no gradients."""
+    assign(list(basis.parameters()), hyperparameters)
+    basis.zero_grad()

@@ -78,21 +78,18 @@ class DeterminantalChain:
         )
         self.inverse = torch.cholesky_inverse(factor)
 
-    def ratios(self, leaves: Tensor, enters: Tensor) -> Tensor:
-        """det K_z'z' / det K_zz (b,) where z' swaps inside[leaves] for outside[enters].
+    def ratios(self, leaves: Tensor, rows: Tensor, cross: Tensor) -> Tensor:
+        """det K_z'z' / det K_zz (b,) where z' swaps inside[leaves] for x[rows].
+
+        With w = P k_zj and s = k_jj - k_jz w it is P_ii s + w_i^2: the variance of j given z less
+        i, divided by that of i.
 
         Args:
-            leaves, enters (b,): places in ``inside`` and in ``outside``.
+            leaves, rows (b,): places in ``inside``, and rows of x that are in ``outside``.
+            cross (M, b): k(z, x[rows]).
 
         Cost: b M^2 multiply-adds.
         """
-        rows = self.outside[enters]
-        cross = self.kernel.evaluate(self.x[self.inside], self.x[rows])
-        return self._ratios(leaves, rows, cross)
-
-    def _ratios(self, leaves: Tensor, rows: Tensor, cross: Tensor) -> Tensor:
-        """From cross = k(z, x[rows]). With w = P k_zj and s = k_jj - k_jz w the ratio is
-        P_ii s + w_i^2: the variance of j given z less i, divided by that of i."""
         weights = self.inverse @ cross
         given_all = (self.diagonal[rows] - (cross * weights).sum(0)).clamp_(min=0.0)
         own = weights.gather(0, leaves.unsqueeze(0)).squeeze(0)
@@ -149,7 +146,7 @@ class DeterminantalChain:
         at, ahead = 0, 4
         while at < len(places):
             part = slice(at, at + ahead)
-            accepted = levels[part] < self._ratios(leaves[part], rows[part], cross[:, part])
+            accepted = levels[part] < self.ratios(leaves[part], rows[part], cross[:, part])
             first = accepted.nonzero()
             if not first.shape[0]:
                 at += accepted.shape[0]

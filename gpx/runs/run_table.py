@@ -16,6 +16,7 @@ from yaml import YAMLError
 
 from gpx.errors import DataError
 from gpx.installation import resuming
+from gpx.options.build import first_line
 from gpx.options.tree import leaves
 
 METRICS = ("test.rmse", "test.mnlp", "test.accuracy", "test.rmse_original", "train.seconds")
@@ -79,7 +80,7 @@ def _settings_of(run: Path) -> dict[str, Any]:
     try:
         config = OmegaConf.load(run / "config.yaml")
     except (YAMLError, UnicodeDecodeError) as error:
-        raise DataError(f"{run / 'config.yaml'} cannot be read: {_first_line(error)}") from None
+        raise DataError(f"{run / 'config.yaml'} cannot be read: {first_line(error)}") from None
     if not isinstance(config, DictConfig):
         raise DataError(f"{run / 'config.yaml'} holds no options of a run")
     flat = dict(leaves(OmegaConf.to_container(config, resolve=True), lists=False))
@@ -105,14 +106,10 @@ def _metrics_of(run: Path) -> dict[str, Any]:
     try:
         found = json.loads((run / "metrics.json").read_text(encoding="utf-8"))
     except ValueError as error:
-        raise DataError(f"{run / 'metrics.json'} cannot be read: {_first_line(error)}") from None
+        raise DataError(f"{run / 'metrics.json'} cannot be read: {first_line(error)}") from None
     if not isinstance(found, dict) or not all(key in found for _, key in NAMED):
         raise DataError(f"{run / 'metrics.json'} does not name the data set and the model of a run")
     return found
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _is_number(value: Any) -> bool:

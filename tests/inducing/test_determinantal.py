@@ -36,7 +36,9 @@ def test_transition_matrix_is_in_detailed_balance_with_the_process():
     enters = torch.arange(n - m).repeat(m)
     for s in sets:
         chain = DeterminantalChain(x, kernel(), torch.tensor(s))
-        accept = 0.5 / (m * (n - m)) * chain.ratios(leaves, enters).clamp(max=1.0)
+        rows = chain.outside[enters]
+        cross = chain.kernel.evaluate(chain.x[chain.inside], chain.x[rows])
+        accept = 0.5 / (m * (n - m)) * chain.ratios(leaves, rows, cross).clamp(max=1.0)
         for leave, enter, chance in zip(leaves, enters, accept, strict=True):
             new = set(s) - {int(chain.inside[leave])} | {int(chain.outside[enter])}
             transition[index[s], index[tuple(sorted(new))]] += chance

@@ -28,7 +28,6 @@ class ArrayFile:
         rows, width: shape of the array; the width is 1 for a single axis.
         dtype: of its numbers.
         offset: position of the first row in bytes.
-        flat: whether the array has a single axis.
     """
 
     path: Path
@@ -36,7 +35,6 @@ class ArrayFile:
     width: int
     dtype: np.dtype[Any]
     offset: int
-    flat: bool
 
     @classmethod
     def of(cls, path: Path) -> ArrayFile:
@@ -78,7 +76,7 @@ class ArrayFile:
                 f"{path} is truncated in row {found // row_bytes + 1}: its header says {shape[0]} "
                 f"rows and it holds {found // row_bytes}; write it again"
             )
-        return cls(path, shape[0], width, dtype, offset, len(shape) == 1)
+        return cls(path, shape[0], width, dtype, offset)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Read rows start..stop-1 (stop - start, width) in the dtype of the file.

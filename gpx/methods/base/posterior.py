@@ -71,12 +71,14 @@ class Posterior(DataSized, ABC):
     def num_inputs(self) -> int | None:
         """Input columns it expects; None: only the kernel checks them.
 
+        Where a basis takes any number of columns, it is that of training (``TrainedColumns``).
+
         Raises:
             ConfigError: it has inducing points, and no state yet.
         """
         basis = getattr(self, "basis", None)
         if isinstance(basis, Basis):
-            return basis.num_inputs
+            return basis.num_inputs or getattr(self, "trained_columns", None)
         found = self.inducing_variables()
         if found is None or not isinstance(found[1], Points):
             return None

@@ -100,46 +100,6 @@ class Frame(NamedTuple):
 
 
 @torch.no_grad()
-def frame_of(
-    likelihood: Likelihood,
-    y: Tensor,
-    offset: Tensor,
-    factor: Tensor,
-    around: Around,
-    start: Tensor | None = None,
-) -> Frame:
-    """The frame at one setting of the hyperparameters, from an approximate posterior or the prior.
-
-    The approximation is expectation propagation's for likelihoods that know its moments
-    (``tilted``), whose mean and variances are nearly those of the posterior, and Laplace's for
-    others and where the former does not converge. On labels that the inputs separate the mode is
-    far from the mean: chains around it had a tenth of the effective samples.
-
-    For several classes the curvature between contrasts is neglected; chains have the same target
-    distribution in any frame.
-
-    Args:
-        y (n,), offset (n,), factor (n, n): targets, m and L, float64.
-        around: ``posterior`` or ``prior`` (c = 0 and J = I).
-        start (n,) or (n, p): start of Newton's method. It must be the same in every call for a
-            chain, so that the frame is a function of the hyperparameters only.
-
-    Raises:
-        DidNotConverge: Newton's method does not find the mode.
-
-    Cost: for the posterior some five sweeps of n^3 multiply-adds, or a few Newton steps of
-    n^3 / 3, and p n^3.
-    """
-    kernel = factor @ factor.mT
-    frames, missing = frames_of(
-        likelihood, y, offset[None], kernel[None], factor[None], around, start
-    )
-    if missing:
-        raise missing[0]
-    return frames.of_chains(0)
-
-
-@torch.no_grad()
 def frames_of(
     likelihood: Likelihood,
     y: Tensor,
@@ -149,14 +109,29 @@ def frames_of(
     around: Around,
     start: Tensor | None = None,
 ) -> tuple[Frame, dict[int, GPXError]]:
-    """The frames of C chains, whose expectation propagation goes in lockstep.
+    """The frames of C chains, each from an approximate posterior or from the prior.
+
+    The approximation is expectation propagation's for likelihoods that know its moments
+    (``tilted``), whose mean and variances are nearly those of the posterior, and Laplace's for
+    others and where the former does not converge. On labels that the inputs separate the mode is
+    far from the mean: chains around it had a tenth of the effective samples. Expectation
+    propagation of the chains goes in lockstep.
+
+    For several classes the curvature between contrasts is neglected; chains have the same target
+    distribution in any frame.
 
     Args:
-        likelihood, y, around, start: as in ``frame_of``.
+        y (n,): targets.
         offset (C, n), kernel (C, n, n), factor (C, n, n): m, K and L of every chain, float64.
+        around: ``posterior`` or ``prior`` (c = 0 and J = I).
+        start (n,) or (n, p): start of Newton's method. It must be the same in every call for a
+            chain, so that the frame is a function of the hyperparameters only.
 
     Returns:
         the frames, and the errors of the chains that have none, whose rows here are meaningless.
+
+    Cost: for the posterior of a chain some five sweeps of n^3 multiply-adds, or a few Newton steps
+    of n^3 / 3, and p n^3.
     """
     chains, n, p = len(offset), len(y), likelihood.num_latents
     contrasts = _contrasts(p).to(factor).expand(chains, p, p)

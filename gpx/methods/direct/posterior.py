@@ -126,11 +126,6 @@ class DirectPosterior(TrainedColumns, DiscretePosterior):
         self.mean = copy.deepcopy(mean).requires_grad_(False)
         self.register_state(noise_values, next(self.basis.parameters()).device)
 
-    @property
-    def num_inputs(self) -> int | None:
-        """As in ``Posterior``; where the basis takes any number of columns, that of training."""
-        return self.basis.num_inputs or self.trained_columns
-
     def fill(
         self,
         scale: Tensor,

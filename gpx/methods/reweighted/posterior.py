@@ -54,11 +54,6 @@ class ReweightedPosterior(TrainedColumns, ReweightedState, Posterior):
         self._fixed: list[ReweightedWeights] = []
         self.register_state(2, next(self.basis.parameters()).device)
 
-    @property
-    def num_inputs(self) -> int | None:
-        """As in ``Posterior``; where the basis takes any number of columns, that of training."""
-        return self.basis.num_inputs or self.trained_columns
-
     def fill(
         self,
         statistics: SufficientStatistics,

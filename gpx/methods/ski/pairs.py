@@ -105,7 +105,7 @@ class _PairProducts:
     """
 
     def __init__(self, v: Tensor, width: int, sign: Tensor | None) -> None:
-        self.v, self.shape, self._signed = v, (len(v), width), sign is not None
+        self.shape, self._signed = (len(v), width), sign is not None
         low, high = _pairs(v, sign)
         counts = _counts(v, sign)
         rows = (len(v) + 1) // 2 if self._signed else len(v)

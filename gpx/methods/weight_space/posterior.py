@@ -63,11 +63,6 @@ class QSGPPosterior(TrainedColumns, Posterior):
         self.register_buffer("scale", like.new_zeros(blocks, width))
         self.register_buffer("dense", like.new_zeros(blocks, width, num_dense))
 
-    @property
-    def num_inputs(self) -> int | None:
-        """As in ``Posterior``; where the basis takes any number of columns, that of training."""
-        return self.basis.num_inputs or self.trained_columns
-
     def _chunks(self, x: Tensor, blocks: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Chunks of ``blocks`` (None: all): block numbers (L,) and their features (n, L W)."""
         if blocks is None:

@@ -14,7 +14,7 @@ from gpx.likelihoods import Bernoulli, Gaussian, Poisson, Softmax
 from gpx.means import Constant, Zero
 from gpx.methods.classification import elliptical_slice as elliptical_slice_module
 from gpx.methods.classification import frame as frame_module
-from gpx.methods.classification.frame import Frame, frame_of, frames_of
+from gpx.methods.classification.frame import Frame, frames_of
 from gpx.methods.classification.sampled_posterior import prior_factor, prior_factors
 from gpx.models import ExactGP, ExpectationPropagationGP, LaplaceGP, SampledGP
 from gpx.objectives import LatentLikelihood
@@ -99,6 +99,14 @@ def test_hyperparameters_that_the_data_do_not_touch_follow_their_prior():
     assert scipy.stats.kstest(model.samples[:, column], law.cdf).pvalue > 1e-3
 
 
+def frame_of(likelihood, y, offset, factor):
+    """The frame of one chain around its posterior."""
+    alone = (part[None] for part in (offset, factor @ factor.mT, factor))
+    frames, none = frames_of(likelihood, y, *alone, "posterior")
+    assert not none
+    return frames.of_chains(0)
+
+
 @pytest.mark.parametrize("likelihood", [Bernoulli(), Softmax(3)], ids=["two", "three"])
 def test_the_frame_is_a_valid_change_of_coordinates(likelihood):
     """The ratio is p(y | f) N(v; 0, I) / N(v; c, (J J^T)^-1), for latents that it gives itself."""
@@ -107,7 +115,7 @@ def test_the_frame_is_a_valid_change_of_coordinates(likelihood):
     model = SampledGP(**parts(likelihood)).double()
     factor = prior_factor(model.kernel, x, 1e-6).detach()
     offset = model.mean(x).detach()
-    frame = frame_of(model.likelihood, y, offset, factor, "posterior")
+    frame = frame_of(model.likelihood, y, offset, factor)
     z = torch.randn(p, 7, generator=torch.Generator().manual_seed(0)).double()
     white = frame.white(z)
     v = frame.centre + white
@@ -133,7 +141,7 @@ def test_the_frame_of_classes_leaves_their_sum_to_the_prior_and_has_the_rest_of_
     x, y = points(7, classes=3)
     model = SampledGP(**parts(Softmax(3))).double()
     factor = prior_factor(model.kernel, x, 1e-6).detach()
-    frame = frame_of(model.likelihood, y, model.mean(x).detach(), factor, "posterior")
+    frame = frame_of(model.likelihood, y, model.mean(x).detach(), factor)
     eye = torch.eye(7, dtype=torch.float64)
     torch.testing.assert_close(frame.root[0], eye)
     latent = frame.latent(torch.zeros_like(frame.centre))  # the mode
@@ -156,7 +164,7 @@ def test_a_frame_follows_the_posterior(case, monkeypatch):
         monkeypatch.setattr(frame_module, "MAX_SWEEPS", 1)
     model = SampledGP(**parts(likelihood)).double()
     factor = prior_factor(model.kernel, x, 1e-6).detach()
-    frame = frame_of(model.likelihood, y, model.mean(x).detach(), factor, "posterior")
+    frame = frame_of(model.likelihood, y, model.mean(x).detach(), factor)
     other = ExpectationPropagationGP if case == "moments" else LaplaceGP
     approximate = other(kernel=model.kernel, mean=model.mean, likelihood=model.likelihood)
     found = approximate.condition(x, y).predict(x)
@@ -200,7 +208,7 @@ def test_frames_of_many_chains_are_those_of_each(likelihood):
         assert not none
         for whole, part in zip(together, frames, strict=True):
             assert torch.equal(whole[rows], part)
-    alone = frame_of(likelihood, y, offsets[1], factors[1], "posterior")
+    alone = frame_of(likelihood, y, offsets[1], factors[1])
     for part, want in zip(together.of_chains(1), alone, strict=True):
         torch.testing.assert_close(part, want, rtol=1e-4, atol=1e-4)  # K here without its jitter
 
