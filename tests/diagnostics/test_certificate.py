@@ -6,6 +6,7 @@ import golden_g1 as g1
 import golden_g2 as g2
 import pytest
 import torch
+from draws import double
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,10 +27,6 @@ from gpx.means import Constant, Zero
 from gpx.models import SGPR
 from gpx.objectives import CollapsedELBO
 from gpx.training.lbfgsb import LBFGSB
-
-
-def double(value):
-    return torch.tensor(value, dtype=torch.float64)
 
 
 def golden_kernel():

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from draws import double
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,10 +26,6 @@ from gpx.inducing import GreedyConditionalVariance
 from gpx.inference.auxiliary import AuxiliarySolver, quadratic_lower, quadratic_upper
 from gpx.inference.nystrom_matrix import NystromMatrix, tight_gap
 from gpx.kernels import RBF, Matern32, Matern52
-
-
-def double(value):
-    return torch.tensor(value, dtype=torch.float64)
 
 
 class Case:

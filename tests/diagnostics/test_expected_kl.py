@@ -5,6 +5,7 @@ import math
 import golden_g1 as g1
 import pytest
 import torch
+from draws import double
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,10 +23,6 @@ from gpx.diagnostics.expected_kl import sufficient_trace_error
 from gpx.errors import ConfigError
 from gpx.inference.nystrom_matrix import NystromMatrix
 from gpx.kernels import RBF, Matern32
-
-
-def double(value):
-    return torch.tensor(value, dtype=torch.float64)
 
 
 def golden_kernel():

@@ -5,6 +5,7 @@ import math
 import mpmath
 import pytest
 import torch
+from draws import double
 
 from gpx.diagnostics.event_probability import (
     decide,
@@ -19,10 +20,6 @@ from gpx.diagnostics.moment_bounds import (
     variance_ratio_interval,
 )
 from gpx.errors import ConfigError
-
-
-def double(value):
-    return torch.tensor(value, dtype=torch.float64)
 
 
 def test_golden_roots():

@@ -6,6 +6,7 @@ from itertools import pairwise
 import golden_g1 as g1
 import pytest
 import torch
+from draws import double
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,10 +21,6 @@ from gpx.inference.kl_bounds import (
 )
 from gpx.inference.nystrom_matrix import NystromMatrix
 from gpx.kernels import RBF, Matern12, Matern32, Matern52
-
-
-def double(value):
-    return torch.tensor(value, dtype=torch.float64)
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 import golden_g3 as g3
 import pytest
 import torch
+from draws import double
 
 from gpx.backends import Dense
 from gpx.bases import GridEigenfunctions, GridOptions
@@ -17,15 +18,11 @@ from gpx.models import ExactGP, IterativeOptions
 from gpx.objectives import ExactMLL
 
 
-def number(value):
-    return torch.tensor(value, dtype=torch.float64)
-
-
 def system(rank=10, dtype=None, n=50, noise=0.1):
     x = torch.rand(n, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     kernel = RBF(lengthscale=0.2, outputscale=1.5).double()
     options = IterativeOptions(rank=rank, product_dtype=dtype)
-    made = PreconditionedKernel(kernel, x, number(noise), options)
+    made = PreconditionedKernel(kernel, x, double(noise), options)
     with torch.no_grad():
         dense = kernel.evaluate(x, x) + noise * torch.eye(n, dtype=torch.float64)
     return made, dense
@@ -62,8 +59,8 @@ def test_golden_g3(setting):
     lengthscale, noise, evidence, first, ranks, plain = g3.SETTINGS[setting]
     x, y = g3.load()
     model = ExactGP(kernel=Matern32(), mean=Zero(), likelihood=Gaussian()).double()
-    model.kernel.lengthscale, model.kernel.outputscale = number(lengthscale), number(1.0)
-    model.likelihood.noise_variance = number(noise)
+    model.kernel.lengthscale, model.kernel.outputscale = double(lengthscale), double(1.0)
+    model.likelihood.noise_variance = double(noise)
     with torch.no_grad():
         found = ExactMLL().evidence(model, x, y).value
         assert float(found) == pytest.approx(evidence, rel=1e-6)
@@ -96,7 +93,7 @@ def problem(n, lengthscale):
 
 def eigenfunctions_below(kernel, x, noise, rank):
     options = IterativeOptions(preconditioner="grief", rank=rank)
-    return PreconditionedKernel(kernel, x, number(noise), options).preconditioner
+    return PreconditionedKernel(kernel, x, double(noise), options).preconditioner
 
 
 @torch.no_grad()

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from draws import double
 from scipy import integrate, stats
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -34,15 +35,11 @@ MEAN = [0.1, 0.4, -0.9, 1.1]
 VARIANCE = [0.05, 0.5, 1.5, 0.9]
 
 
-def _tensor(values):
-    return torch.tensor(values, dtype=torch.float64)
-
-
 @pytest.fixture(params=list(CASES))
 def case(request):
     make, targets = CASES[request.param]
     likelihood = make().double()
-    return likelihood, *map(_tensor, (targets, MEAN, VARIANCE))
+    return likelihood, *map(double, (targets, MEAN, VARIANCE))
 
 
 def _integral(likelihood, y, mean, variance):
@@ -134,7 +131,7 @@ def test_student_t_is_not_log_concave():
 @pytest.mark.parametrize("name", ["gaussian", "laplace", "student_t"])
 def test_real_predictive_distributions_integrate_to_one(name):
     likelihood = CASES[name][0]().double()
-    mean, variance = _tensor([0.3]), _tensor([0.4])
+    mean, variance = double([0.3]), double([0.4])
     with torch.no_grad():
         predictive = likelihood.predictive(mean, variance)
         grid = torch.linspace(-60, 60, 120_001, dtype=torch.float64)
@@ -145,7 +142,7 @@ def test_real_predictive_distributions_integrate_to_one(name):
 
 
 def test_predictive_variances_are_exact():
-    mean, variance = _tensor([0.3]), _tensor([0.4])
+    mean, variance = double([0.3]), double([0.4])
     noise = {Gaussian(0.3): 0.3, Laplace(0.4): 2 * 0.16, StudentT(0.5, 5.0): 0.25 * 5 / 3}
     for likelihood, extra in noise.items():
         found = likelihood.double().predictive(mean, variance).variance.item()
@@ -182,12 +179,12 @@ def test_expectations_of_counts_in_float32_convert_each_number_once():
 )
 def test_moments_of_counts_stay_finite_however_large_the_rate(likelihood, mean, variance):
     """Networks and linear kernels extrapolate: the rate's logarithm may be a million."""
-    found = likelihood.predictive(_tensor([mean]), _tensor([variance]))
+    found = likelihood.predictive(double([mean]), double([variance]))
     assert bool(found.mean.isfinite().all() & found.stddev.isfinite().all())
 
 
 def test_poisson_predictive_sums_to_one():
-    predictive = Poisson().double().predictive(_tensor([0.3]), _tensor([0.4]))
+    predictive = Poisson().double().predictive(double([0.3]), double([0.4]))
     counts = torch.arange(200, dtype=torch.float64).view(-1, 1)
     assert predictive.log_prob(counts).exp().sum().item() == pytest.approx(1.0, abs=1e-10)
 
@@ -213,7 +210,7 @@ def test_large_counts_keep_their_digits_in_single_precision(count):
 @pytest.mark.parametrize("link", ["logit", "probit"])
 def test_sign_probabilities(link):
     likelihood = Bernoulli(link, num_nodes=60).double()
-    mean, variance = _tensor(MEAN), _tensor(VARIANCE)
+    mean, variance = double(MEAN), double(VARIANCE)
     predictive = likelihood.predictive(mean, variance)
     both = predictive.log_prob(torch.ones(4)).exp() + predictive.log_prob(-torch.ones(4)).exp()
     torch.testing.assert_close(both, torch.ones(4).double(), rtol=0, atol=1e-14)
@@ -260,7 +257,7 @@ def _softmax_problem(scale=1.0, classes=4):
     generator = torch.Generator().manual_seed(3)
     mean = torch.randn(6, classes, generator=generator, dtype=torch.float64) * 1.5
     variance = (torch.rand(6, classes, generator=generator, dtype=torch.float64) + 0.5) * scale**2
-    y = _tensor([0.0, 1.0, 3.0, 2.0, 0.0, 1.0])
+    y = double([0.0, 1.0, 3.0, 2.0, 0.0, 1.0])
     return y, mean, variance
 
 
@@ -320,9 +317,9 @@ def test_softmax_limits_shift_and_normalisation():
     probabilities = likelihood.predictive(mean, variance).probs
     torch.testing.assert_close(probabilities.sum(-1), torch.ones(6).double())
     far = likelihood.class_probabilities(
-        _tensor([[300.0, 0.0, -300.0, 1.0]]), torch.ones(1, 4).double()
+        double([[300.0, 0.0, -300.0, 1.0]]), torch.ones(1, 4).double()
     )
-    torch.testing.assert_close(far, _tensor([[1.0, 0, 0, 0]]), rtol=0, atol=1e-12)
+    torch.testing.assert_close(far, double([[1.0, 0, 0, 0]]), rtol=0, atol=1e-12)
 
 
 def test_softmax_gradients():
@@ -354,7 +351,7 @@ def test_softmax_needs_two_classes():
 def test_outputs_of_gaussian_noise_are_single_likelihoods_beside_each_other():
     both = GaussianOutputs(2, noise_floor=1e-3).double()
     with torch.no_grad():
-        both.noise_variance = _tensor([0.3, 2.0])
+        both.noise_variance = double([0.3, 2.0])
     generator = torch.Generator().manual_seed(0)
     y, mean, variance = torch.rand(3, 4, 2, generator=generator, dtype=torch.float64)
     alone = [both.output(place) for place in (0, 1)]

@@ -1,7 +1,12 @@
-"""Random inputs of tests, the same for the same seed."""
+"""Tensors that tests begin with: given numbers, and random ones that a seed determines."""
 
 import torch
 from torch import Tensor
+
+
+def double(value: object) -> Tensor:
+    """A number, or lists of numbers, in float64."""
+    return torch.tensor(value, dtype=torch.float64)
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:

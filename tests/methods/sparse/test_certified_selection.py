@@ -5,6 +5,7 @@ import golden_g1 as g1
 import golden_g2 as g2
 import pytest
 import torch
+from draws import double
 
 from gpx.errors import DataError
 from gpx.inducing import GreedyConditionalVariance
@@ -25,10 +26,6 @@ CASES = [
     (Matern52(lengthscale=2.0), 1, 0.05, 0.5),
     (Matern32(lengthscale=3.0, outputscale=2.0), 1, 0.3, 2.0),
 ]
-
-
-def double(value):
-    return torch.tensor(value, dtype=torch.float64)
 
 
 def data(n, d, seed=0):
