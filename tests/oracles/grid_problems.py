@@ -58,11 +58,6 @@ def pair(d=3, noise=0.05, kernel=None, **options):
     return GridGP(**shared, **with_solver(**options)).double(), ExactGP(**shared).double()
 
 
-def gradient(value, model):
-    """Of a value with respect to all parameters of a model."""
-    return torch.autograd.grad(value, list(model.parameters()))
-
-
 def system_of(share, noise=0.05):
     """The system of a grid, a share of it observed, and its dense K_XX + sigma^2 I."""
     _, x, _ = draw(share)

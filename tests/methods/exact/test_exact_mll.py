@@ -5,9 +5,10 @@ import math
 import golden_g1 as g1
 import pytest
 import torch
+from model_gradients import KERNELS, gradients
 
 from gpx.errors import ConfigError
-from gpx.kernels import RBF, Matern32, Matern52
+from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian, Laplace
 from gpx.means import Linear, Zero
 from gpx.methods.exact import model as exact_module
@@ -33,17 +34,6 @@ def problem(kernel, n=50, dtype=torch.float64):
     y = x.sum(1).sin() + 0.1 * torch.randn(n, dtype=torch.float64).to(dtype)
     model = ExactGP(kernel=kernel, mean=Linear(3, bias=0.3), likelihood=Gaussian(0.07)).to(dtype)
     return model, x, y
-
-
-def gradients(value, model):
-    return torch.autograd.grad(value, list(model.parameters()))
-
-
-KERNELS = {
-    "matern32": lambda: Matern32(ard_num_dims=3, lengthscale=[0.8, 1.5, 2.0]),
-    "fixed_scale": lambda: RBF(outputscale=None),
-    "sum": lambda: RBF(lengthscale=0.7) + Matern52(active_dims=[1]) * 0.5,
-}
 
 
 @pytest.mark.parametrize("name", KERNELS)

@@ -3,7 +3,8 @@
 import grid_problems
 import pytest
 import torch
-from grid_problems import gradient, masked, scattered
+from grid_problems import masked, scattered
+from model_gradients import gradients
 
 from gpx.bounds import lower_limits
 from gpx.errors import ConfigError, DataError
@@ -31,8 +32,8 @@ def test_evidence_and_gradient_equal_dense_ones(gaps, share):
     tolerance = 1e-6 if gaps == "penalize" and share < 1 else 1e-8
     torch.testing.assert_close(found.value, want.value, rtol=tolerance, atol=0)
     for ours, dense in zip(
-        gradient(found.value, model),
-        gradient(want.value, exact),
+        gradients(found.value, model),
+        gradients(want.value, exact),
         strict=True,
     ):
         torch.testing.assert_close(ours, dense, rtol=100 * tolerance, atol=1e-5)
@@ -47,7 +48,7 @@ def test_a_full_grid_agrees_to_nine_digits():
     model, exact = grid_problems.pair()
     found, want = GridMLL("dense").evidence(model, x, y), ExactMLL().evidence(exact, x, y)
     torch.testing.assert_close(found.value, want.value, rtol=1e-9, atol=0)
-    slopes = gradient(found.value, model), gradient(want.value, exact)
+    slopes = gradients(found.value, model), gradients(want.value, exact)
     for ours, dense in zip(*slopes, strict=True):
         torch.testing.assert_close(ours, dense, rtol=1e-9, atol=1e-9)
     ours, dense = (m.condition(x, y).predict(whole + 0.01) for m in (model, exact))
@@ -64,8 +65,8 @@ def test_a_grid_of_one_axis(share):
     assert found.kind == "exact"
     torch.testing.assert_close(found.value, want.value, rtol=1e-10, atol=0)
     for a, b in zip(
-        gradient(found.value, model),
-        gradient(want.value, dense),
+        gradients(found.value, model),
+        gradients(want.value, dense),
         strict=True,
     ):
         torch.testing.assert_close(a, b, rtol=1e-7, atol=1e-8)
@@ -77,8 +78,8 @@ def test_gradient_reaches_the_coregionalisation():
     x, y = grid_problems.stations()
     kernel = MultiOutput("matern32", 4, 2, [[0, 1], [2], [3]])
     model, exact = grid_problems.pair(kernel=kernel, axes=[[0, 1], [2], [3]], tolerance=1e-13)
-    found = gradient(GridMLL("dense").evidence(model, x, y).value, model)
-    want = gradient(ExactMLL().evidence(exact, x, y).value, exact)
+    found = gradients(GridMLL("dense").evidence(model, x, y).value, model)
+    want = gradients(ExactMLL().evidence(exact, x, y).value, exact)
     names = [name for name, _ in model.named_parameters()]
     assert any("root" in name for name in names)
     for ours, dense in zip(found, want, strict=True):
@@ -90,7 +91,7 @@ def test_gradient_of_the_nystrom_route_is_its_own():
     _, x, y = grid_problems.draw(0.6)
     model, _ = grid_problems.pair(tolerance=1e-13)
     objective = GridMLL("nystrom")
-    found = gradient(objective.evidence(model, x, y).value, model)
+    found = gradients(objective.evidence(model, x, y).value, model)
     for parameter, slope in zip(model.parameters(), found, strict=True):
         flat, step = parameter.data.view(-1), 1e-5
         for i in range(flat.numel()):
@@ -349,7 +350,7 @@ def test_float32_resolves_axes_of_a_hundred_lengthscales(monkeypatch):
         kernel = RBF(1, lengthscale=3.0) * Matern32(1, lengthscale=60.0, outputscale=None)
         model = GridGP(kernel=kernel, mean=Zero(), likelihood=Gaussian(0.01)).to(dtype)
         evidence = GridMLL().evidence(model, x.to(dtype), y.to(dtype))
-        slopes = torch.stack([g.squeeze().double() for g in gradient(evidence.value, model)])
+        slopes = torch.stack([g.squeeze().double() for g in gradients(evidence.value, model)])
         variance = model.condition(x.to(dtype), y.to(dtype)).predict(at.to(dtype)).variance
         found[dtype] = evidence.value, slopes, variance.double()
     for single, double in zip(found[torch.float32], found[torch.float64], strict=True):

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from model_gradients import KERNELS
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpx.errors import ConfigError, DataError, NotPositiveDefinite
@@ -94,13 +95,6 @@ def exact_solution(model, x, y):
     n = len(x)
     k = model.kernel.evaluate(x) + model.likelihood.noise_variance * torch.eye(n, dtype=x.dtype)
     return torch.linalg.solve(k, y - model.mean(x)).detach()
-
-
-KERNELS = {
-    "matern32": lambda: Matern32(ard_num_dims=3, lengthscale=[0.8, 1.5, 2.0]),
-    "fixed_scale": lambda: RBF(outputscale=None),
-    "sum": lambda: RBF(lengthscale=0.7) + Matern52(active_dims=[1]) * 0.5,
-}
 
 
 @pytest.mark.parametrize("budget", [1 << 14, 2**30])

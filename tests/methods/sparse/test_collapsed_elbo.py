@@ -9,6 +9,7 @@ import golden_g1 as g1
 import numpy as np
 import pytest
 import torch
+from model_gradients import KERNELS, gradients, same_gradients
 
 from gpx.errors import ConfigError
 from gpx.inducing import GreedyConditionalVariance
@@ -54,22 +55,6 @@ def problem(kernel=None, n=70, m=12, dtype=torch.float64, seed=0, **options):
     with torch.no_grad():
         model.inducing_points.copy_(torch.randn(m, 3, dtype=torch.float64))
     return model, x.to(dtype), y.to(dtype)
-
-
-def gradients(value, model):
-    return torch.autograd.grad(value, list(model.parameters()))
-
-
-def same_gradients(got, want, tolerance):
-    for a, b in zip(got, want, strict=True):
-        torch.testing.assert_close(a.double(), b, rtol=tolerance, atol=tolerance * b.abs().max())
-
-
-KERNELS = {
-    "matern32": lambda: Matern32(ard_num_dims=3, lengthscale=[0.8, 1.5, 2.0]),
-    "fixed_scale": lambda: RBF(outputscale=None),
-    "sum": lambda: RBF(lengthscale=0.7) + Matern52(active_dims=[1]) * 0.5,
-}
 
 
 @pytest.mark.parametrize("block", [13, 1000], ids=["blocks", "one_block"])

@@ -3,10 +3,11 @@
 import effective_priors
 import pytest
 import torch
+from model_gradients import KERNELS, gradients, same_gradients
 
 from gpx.errors import ConfigError, NotPositiveDefinite
 from gpx.inference import nystrom
-from gpx.kernels import RBF, Matern32, Matern52
+from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian, StudentT
 from gpx.linalg import with_gradient
 from gpx.means import Linear
@@ -16,11 +17,6 @@ from gpx.models import EffectivePrior, ExactGP
 from gpx.objectives import CollapsedELBO, EffectiveEvidence, ExactMLL
 
 PRIORS = ["sor", "dtc", "fitc", "fic", "pitc", "pic"]
-KERNELS = {
-    "matern32": lambda: Matern32(ard_num_dims=3, lengthscale=[0.8, 1.5, 2.0]),
-    "fixed_scale": lambda: RBF(outputscale=None),
-    "sum": lambda: RBF(lengthscale=0.7) + Matern52(active_dims=[1]) * 0.5,
-}
 
 
 def problem(prior, kernel=None, n=70, m=12, dtype=torch.float64, seed=0, blocks=5, **options):
@@ -45,15 +41,6 @@ def problem(prior, kernel=None, n=70, m=12, dtype=torch.float64, seed=0, blocks=
     ).to(dtype)
     model.place(draw(m, 3).to(dtype))
     return model, x.to(dtype), y.to(dtype)
-
-
-def gradients(value, model):
-    return torch.autograd.grad(value, list(model.parameters()))
-
-
-def same_gradients(got, want, tolerance):
-    for a, b in zip(got, want, strict=True):
-        torch.testing.assert_close(a.double(), b, rtol=tolerance, atol=tolerance * b.abs().max())
 
 
 def evidence(model, x, y, **options):

@@ -4,9 +4,10 @@ import itertools
 
 import pytest
 import torch
+from block_problems import features, waves
+from draws import draws
 
 from gpx.bases import RandomFourier
-from gpx.kernels import RBF
 from gpx.methods.weight_space.block_ascent import ascend
 from gpx.methods.weight_space.group_solves import FLOAT32_SAFETY
 
@@ -17,11 +18,7 @@ pytestmark = pytest.mark.usefixtures("float64_by_default")
 
 
 def problem(n=90, m=48):
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(n, 2, generator=generator)
-    y = torch.sin(2 * x[:, 0]) + x[:, 1] + 0.2 * torch.randn(n, generator=generator)
-    basis = RandomFourier(RBF(ard_num_dims=2, lengthscale=0.8, outputscale=1.5), m, 0, 3)
-    return basis, x, y
+    return features(m), *waves(n, draws())
 
 
 def exact_mean(basis, x, y, m):

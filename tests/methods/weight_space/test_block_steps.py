@@ -5,13 +5,12 @@ from functools import partial
 
 import pytest
 import torch
+from block_problems import block_diagonal, waves
+from draws import draws
 
-from gpx.bases import LaplacianEigenfunctions, RandomFourier
+from gpx.bases import LaplacianEigenfunctions
 from gpx.errors import ConfigError
-from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian, Laplace
-from gpx.means import Zero
-from gpx.models import QSGP
 from gpx.objectives import QuadruplyStochasticELBO, WeightSpaceELBO
 from gpx.training import BlockSteps, StochasticBlockSteps
 
@@ -22,21 +21,9 @@ pytestmark = pytest.mark.usefixtures("float64_by_default")
 
 
 def problem(**options):
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(N, 2, generator=generator)
-    y = torch.sin(2 * x[:, 0]) + x[:, 1] + 0.2 * torch.randn(N, generator=generator)
-    settings = {
-        "kernel": RBF(ard_num_dims=2, lengthscale=0.8, outputscale=1.5),
-        "mean": Zero(),
-        "likelihood": Gaussian(0.3),
-        "num_basis": 48,
-        "covariance": "block_diagonal",
-        "block_columns": 12,
-        "covariance_storage": "float64",
-        "warm_start": False,
-        "basis": partial(RandomFourier, block_frequencies=3),
-    }
-    model = QSGP(**{**settings, **options})
+    generator = draws()
+    x, y = waves(N, generator)
+    model = block_diagonal(0.3, **options)
     if model.family.num_dense == 0:
         model.initialise(x, y, generator=generator)
     return model, x, y

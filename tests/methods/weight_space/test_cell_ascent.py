@@ -6,9 +6,9 @@ import sys
 
 import pytest
 import torch
+from block_problems import features, waves
+from draws import draws
 
-from gpx.bases import RandomFourier
-from gpx.kernels import RBF
 from gpx.methods.weight_space.block_diagonal import BlockDiagonalWeights
 from gpx.methods.weight_space.cell_ascent import (
     TRACE,
@@ -26,14 +26,9 @@ pytestmark = pytest.mark.usefixtures("float64_by_default")
 
 
 def problem(size, n=N):
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(n, 2, generator=generator)
-    y = torch.sin(2 * x[:, 0]) + x[:, 1] + 0.2 * torch.randn(n, generator=generator)
-    basis = RandomFourier(RBF(ard_num_dims=2, lengthscale=0.8, outputscale=1.5), M, 0, 3)
-    basis.requires_grad_(False)
-    family = BlockDiagonalWeights(Cells.of(basis, size), "float64")
-    family.requires_grad_(False)
-    return basis, family, x, y
+    basis = features(M)
+    family = BlockDiagonalWeights(Cells.of(basis, size), "float64").requires_grad_(False)
+    return basis, family, *waves(n, draws())
 
 
 def advance(basis, family, group, x, y, averaging, num_data):
@@ -157,13 +152,10 @@ def test_stand_in_is_the_exact_posterior_of_the_smaller_basis():
 
 
 def batch_problem(m, size, n, parts=1):
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(n, 2, generator=generator)
-    y = torch.sin(2 * x[:, 0]) + x[:, 1] + 0.2 * torch.randn(n, generator=generator)
-    basis = RandomFourier(RBF(ard_num_dims=2, lengthscale=0.8, outputscale=1.5), m, 0, 2)
+    basis = features(m, 2)
     basis.parts = parts  # one: a cell is the group, so that its precision can be read
     family = BlockDiagonalWeights(Cells.of(basis, size), "float64").requires_grad_(False)
-    return basis.requires_grad_(False), family, x, y
+    return basis, family, *waves(n, draws())
 
 
 def natural(family, group):

@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+from block_problems import features, waves
+from draws import draws
 
-from gpx.bases import KernelDictionary, RandomFourier
+from gpx.bases import KernelDictionary
 from gpx.errors import NotPositiveDefinite
 from gpx.kernels import RBF
 from gpx.methods.weight_space import group_solves
@@ -19,11 +21,7 @@ pytestmark = pytest.mark.usefixtures("float64_by_default")
 
 
 def problem(n=90, m=48):
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(n, 2, generator=generator)
-    y = torch.sin(2 * x[:, 0]) + x[:, 1] + 0.2 * torch.randn(n, generator=generator)
-    basis = RandomFourier(RBF(ard_num_dims=2, lengthscale=0.8, outputscale=1.5), m, 0, 3)
-    return basis.requires_grad_(False), x, y
+    return features(m), *waves(n, draws())
 
 
 def groups(basis):

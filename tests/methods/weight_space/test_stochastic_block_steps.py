@@ -5,11 +5,12 @@ from functools import partial
 
 import pytest
 import torch
+from block_problems import block_diagonal, waves
+from draws import draws
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpx.bases import RandomFourier
 from gpx.errors import ConfigError
-from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
 from gpx.methods.weight_space.stochastic_block_steps import Rounds
@@ -24,21 +25,7 @@ pytestmark = pytest.mark.usefixtures("float64_by_default")
 
 
 def problem(noise=0.3, n=N, **options):
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(n, 2, generator=generator)
-    y = torch.sin(2 * x[:, 0]) + x[:, 1] + 0.2 * torch.randn(n, generator=generator)
-    settings = {
-        "kernel": RBF(ard_num_dims=2, lengthscale=0.8, outputscale=1.5),
-        "mean": Zero(),
-        "likelihood": Gaussian(noise),
-        "num_basis": 48,
-        "covariance": "block_diagonal",
-        "block_columns": 12,
-        "covariance_storage": "float64",
-        "warm_start": False,
-        "basis": partial(RandomFourier, block_frequencies=3),
-    }
-    return QSGP(**{**settings, **options}), x, y
+    return block_diagonal(noise, **options), *waves(n, draws())
 
 
 def run(steps, model, x, y, count, start=0):
