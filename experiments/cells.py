@@ -5,6 +5,9 @@ Scripts import this file as described in ``record``.
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -41,3 +44,21 @@ class Cells:
             self.rows = merged(self.rows, [row], self.key_of)
         else:  # with the cells of other processes
             self.rows = add_line(self.path, row, self.key_of)
+
+
+def measured_apart(script: str, cell: tuple[str, ...], longest: float) -> dict[str, Any] | None:
+    """The cell that ``script --cell ...`` prints in a process of its own, as its last line.
+
+    None, and a line that says why, if it fails or takes longer than ``longest`` seconds.
+    """
+    command = [sys.executable, script, "--cell", *cell]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=longest, check=False)
+    except subprocess.TimeoutExpired:
+        print(f"{' '.join(cell)}: not done in {longest} s", flush=True)
+        return None
+    if done.returncode:
+        print(*cell, done.stderr.strip().splitlines()[-1:], flush=True)
+        return None
+    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found

@@ -11,7 +11,6 @@ problem; each figure is measured in its own process. Inputs are random with kin4
 
 from __future__ import annotations
 
-import argparse
 import math
 import statistics
 import warnings
@@ -21,7 +20,7 @@ from typing import NamedTuple
 import torch
 from peers import Regression, Step, by_cholesky, matern
 from tables import show
-from timing import added_mib, in_own_process, in_turns, least, middle, multiply_adds
+from timing import added_mib, command_line, in_own_process, in_turns, least, middle, multiply_adds
 from torch import Tensor
 
 from gpx.kernels import Matern32
@@ -178,15 +177,12 @@ def compare(case: str, sizes: Sizes, repeats: int) -> list[dict[str, object]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser = command_line(__doc__, threads=2, repeats=5)
     parser.add_argument("--exact", type=int, default=5000, help="data of the exact GP")
     parser.add_argument("--sgpr", type=int, default=36_000, help="data of SGPR")
     parser.add_argument("--inducing", type=int, default=512, help="inducing points of SGPR")
     parser.add_argument("--cases", nargs="+", choices=tuple(STEPS), default=tuple(STEPS))
     parser.add_argument("--dtype", nargs="+", choices=tuple(DTYPES), default=tuple(DTYPES))
-    parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
     torch.set_num_threads(options.threads)

@@ -12,14 +12,13 @@ LAPACK alone, m^3 / 2 multiply-adds per expert, which batching cannot reduce.
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Callable
 
 import torch
 from peers import Regression, by_cholesky, exactly, rbf
 from tables import show
-from timing import fair_in_turns
+from timing import command_line, fair_in_turns
 from torch import Tensor
 
 from gpx.inducing import RandomBlocks
@@ -114,12 +113,9 @@ def runs(experts: int, rows: int, device: str) -> dict[str, Callable[[], Tensor]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--threads", type=int, default=1)
+    parser = command_line(__doc__, threads=1, repeats=5)
     parser.add_argument("--experts", type=int, default=64)
     parser.add_argument("--rows", type=int, nargs="*", default=[500, 100])
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     keep_freed_memory()  # as a run does

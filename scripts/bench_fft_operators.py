@@ -9,14 +9,13 @@ is built for every product, as its own models do after each step. gpx is timed w
 
 from __future__ import annotations
 
-import argparse
 import warnings
 from typing import Any
 
 import torch
 from linear_operator.operators import InterpolatedLinearOperator, ToeplitzLinearOperator
 from tables import show
-from timing import Work, fair_in_turns, named
+from timing import Work, command_line, fair_in_turns, named
 from torch import Tensor
 
 from gpx.linalg import RegularAxis, interpolate
@@ -119,9 +118,7 @@ def small_products(dtype: torch.dtype, device: str) -> Group:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--threads", type=int, default=2)
+    parser = command_line(__doc__, threads=2)
     parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--quick", action="store_true", help="a tenth of the sizes")
     options = parser.parse_args()

@@ -15,13 +15,12 @@ on a GPU, wall-clock seconds and the GPU's memory.
 
 from __future__ import annotations
 
-import argparse
 import math
 from typing import Any
 
 import torch
 from tables import show
-from timing import Work, fair, in_turns, spent, tensors_mib
+from timing import Work, command_line, fair, in_turns, spent, tensors_mib
 
 from gpx.bases import GridOptions
 from gpx.bases.grid_eigenfunctions.data_pass import EigenfunctionPass
@@ -100,11 +99,9 @@ def eigenpairs(model: GRIEF) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--threads", type=int, default=1)
+    parser = command_line(__doc__, threads=1)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="sizes a quarter")
-    parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     global DEVICE
     DEVICE = options.device

@@ -19,7 +19,7 @@ from collections.abc import Callable
 import torch
 from peers import matern, rbf
 from tables import show
-from timing import added_mib, in_own_process, in_turns, least, named
+from timing import added_mib, command_line, in_own_process, in_turns, least, named
 from torch import Tensor
 
 import gpx.kernels
@@ -172,9 +172,7 @@ def against_linear_operator(n: int, dtype: torch.dtype, options: argparse.Namesp
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--threads", type=int, default=2)
+    parser = command_line(__doc__, threads=2)
     parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--n", type=int, default=20_000)
     parser.add_argument("--peer-n", type=int, default=5_000, help="linear_operator stores n x n")

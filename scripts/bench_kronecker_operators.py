@@ -11,7 +11,6 @@ overhead.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -26,7 +25,7 @@ from linear_operator.operators import (
     LowRankRootLinearOperator,
 )
 from tables import show
-from timing import fair_in_turns, named
+from timing import command_line, fair_in_turns, named
 from torch import Tensor
 
 from gpx.operators import Kronecker, KroneckerPlusDiagonal, LowRankPlusDiagonal
@@ -169,13 +168,10 @@ def small_pairs(dtype: torch.dtype, device: str) -> list[Pair]:
 
 @torch.no_grad()
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser = command_line(__doc__, threads=2, repeats=5)
     parser.add_argument("--size", type=int, default=100, help="rows of each of three factors")
     parser.add_argument("--rows", type=int, default=100_000, help="n of the low-rank row")
     parser.add_argument("--rank", type=int, default=500)
-    parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)

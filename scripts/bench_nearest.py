@@ -14,13 +14,12 @@ after another; SVGP predicts from a cached inverse factor of K_zz, SWSGP from a 
 
 from __future__ import annotations
 
-import argparse
 from functools import partial
 from typing import Any
 
 import torch
 from tables import show
-from timing import Work, fair, fair_in_turns, spent
+from timing import Work, command_line, fair, fair_in_turns, spent
 from torch import Tensor
 
 from gpx.data.images.mnist import MNIST
@@ -210,10 +209,8 @@ def vecchia(n: int, repeats: int, device: str = "cpu") -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = command_line(__doc__, threads=1)
     parser.add_argument("--quick", action="store_true", help="smaller sizes")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     quick, device = options.quick, options.device

@@ -12,12 +12,11 @@ time (for several threads or a GPU, of wall-clock time).
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
 import torch
 from tables import show
-from timing import Work, fair_in_turns
+from timing import Work, command_line, fair_in_turns
 from torch import Tensor
 
 from gpx.likelihoods import Softmax
@@ -73,9 +72,7 @@ def works(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--device", default="cpu")
+    parser = command_line(__doc__, threads=1)
     parser.add_argument("--backbone", default="lenet_small")
     parser.add_argument("--side", type=int, default=8, help="pixels of an image, each way")
     parser.add_argument("--features", type=int, default=None, help="null: as many as the network's")

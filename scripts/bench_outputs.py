@@ -12,7 +12,6 @@ gpx, one for each output.
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Callable
 
@@ -20,7 +19,7 @@ import gpytorch
 import torch
 from peers import by_cholesky, exactly
 from tables import show
-from timing import added_mib, fair_in_turns, in_own_process
+from timing import added_mib, command_line, fair_in_turns, in_own_process
 from torch import Tensor
 
 from gpx.kernels import RBF
@@ -107,12 +106,9 @@ def memory(rows: int, outputs: int, device: str, threads: int, name: str) -> flo
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--threads", type=int, default=1)
+    parser = command_line(__doc__, threads=1, repeats=5)
     parser.add_argument("--rows", type=int, default=1000)
     parser.add_argument("--outputs", type=int, nargs="*", default=[2, 4])
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     keep_freed_memory()  # as a run does

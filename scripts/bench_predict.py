@@ -11,7 +11,6 @@ elsewhere. Calls alternate in one process.
 
 from __future__ import annotations
 
-import argparse
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -21,7 +20,7 @@ import gpytorch
 import torch
 from peers import Regression, by_cholesky, rbf
 from tables import show
-from timing import fair_in_turns
+from timing import command_line, fair_in_turns
 from torch import Tensor
 
 from gpx.kernels import RBF
@@ -122,11 +121,8 @@ def work_of(rows: int, device: str) -> tuple[dict[str, dict[str, Work]], dict[st
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--threads", type=int, default=1)
+    parser = command_line(__doc__, threads=1, repeats=7)
     parser.add_argument("--rows", type=int, nargs="+", default=[200, 1000, 5000])
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
     torch.set_num_threads(options.threads)

@@ -17,7 +17,6 @@ AdaGrad accumulators, O(m)) and the data.
 
 from __future__ import annotations
 
-import argparse
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,7 @@ from unittest import mock
 
 import torch
 from tables import show
-from timing import Spent, Work, in_turns, least, middle, tensors_mib
+from timing import Spent, Work, command_line, in_turns, least, middle, tensors_mib
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpx.bases.fourier import native as fourier_native
@@ -145,9 +144,7 @@ class Rates:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, default=1, help="CPU threads")
+    parser = command_line(__doc__, threads=1)
     parser.add_argument("--basis", type=int, nargs="+", default=[10**4, 10**5, 10**6, 10**7])
     parser.add_argument("--rows", type=int, nargs="+", default=[10**4, 10**6])
     parser.add_argument("--inputs", type=int, default=8, help="input dimension d")

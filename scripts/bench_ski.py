@@ -35,7 +35,7 @@ import torch
 from gpytorch.kernels import GridInterpolationKernel
 from peers import Regression, rbf
 from tables import show
-from timing import fair, spent
+from timing import command_line, fair, spent
 from torch import Tensor
 
 from gpx.kernels import RBF, Kernel, Matern32
@@ -231,14 +231,11 @@ def verdict(ratio: float) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line(__doc__, threads=1, repeats=5)
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--inputs", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--grid", type=int, help="points of each axis; else 10,000 or 300")
-    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--rough", action="store_true", help="Matern 3/2 with more inputs, too")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--device", default="cpu")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     warnings.simplefilter("ignore")

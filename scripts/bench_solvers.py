@@ -15,7 +15,6 @@ depends little on other load.
 
 from __future__ import annotations
 
-import argparse
 import time
 import warnings
 from collections.abc import Callable
@@ -32,7 +31,7 @@ from linear_operator.operators import (
 from linear_operator.utils.linear_cg import linear_cg
 from peers import rbf
 from tables import show
-from timing import Work, fair_in_turns, named
+from timing import Work, command_line, fair_in_turns, named
 from torch import Tensor
 
 from gpx.kernels import RBF
@@ -186,10 +185,7 @@ def of_steps(n: int, columns: int, dtype: torch.dtype, turns: int) -> list[dict[
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--device", default="cpu")
+    parser = command_line(__doc__, threads=2, repeats=7)
     parser.add_argument("--steps", action="store_true", help="what one step costs")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

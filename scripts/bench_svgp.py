@@ -11,13 +11,12 @@ rate of a large matrix product, measured in the same run.
 
 from __future__ import annotations
 
-import argparse
 import warnings
 
 import torch
 from peers import Sparse, Step, rbf
 from tables import show
-from timing import in_turns, middle, multiply_adds, named
+from timing import command_line, in_turns, middle, multiply_adds, named
 from torch import Tensor
 
 from gpx.kernels import RBF
@@ -60,13 +59,10 @@ def least_multiply_adds(size: int, batch: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--threads", type=int, default=2)
+    parser = command_line(__doc__, threads=2, repeats=30)
     parser.add_argument("--inducing", type=int, default=512)
     parser.add_argument("--batch", type=int, default=1024)
     parser.add_argument("--inputs", type=int, default=8)
-    parser.add_argument("--repeats", type=int, default=30)
-    parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
     warnings.filterwarnings("ignore")
     torch.set_num_threads(args.threads)

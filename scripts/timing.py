@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import gc
 import multiprocessing
 import statistics
@@ -15,6 +16,23 @@ import torch
 from gpx.runs.environment import peak_memory_mib
 
 Work = Callable[[], object]
+
+
+def command_line(
+    doc: str | None, *, threads: int, repeats: int | None = None
+) -> argparse.ArgumentParser:
+    """The options of every benchmark: threads, device, and turns where there are ``repeats``.
+
+    Args:
+        doc: of the script; its first line is the description.
+        threads, repeats: defaults.
+    """
+    parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
+    parser.add_argument("--threads", type=int, default=threads, help="of the processor")
+    parser.add_argument("--device", default="cpu")
+    if repeats is not None:
+        parser.add_argument("--repeats", type=int, default=repeats)
+    return parser
 
 
 class Spent(NamedTuple):

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -27,7 +26,7 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from cells import Cells
+from cells import Cells, measured_apart
 from record import tally, write
 
 from gpx.data import UCI, DataSource, Table
@@ -380,18 +379,9 @@ def main() -> None:
     for name, split, method in () if arguments.table else wanted:
         if (name, split, method) in cells or (split and name not in SMALL):
             continue
-        command = [sys.executable, __file__, "--cell", name, str(split), method]
-        try:
-            found = subprocess.run(
-                command, capture_output=True, text=True, timeout=LONGEST, check=False
-            )
-        except subprocess.TimeoutExpired:
-            print(f"{name} {split} {method}: not done in {LONGEST} s", flush=True)
-            continue
-        if found.returncode:
-            print(name, split, method, found.stderr.strip().splitlines()[-1:], flush=True)
-            continue
-        cells.add(json.loads(found.stdout.strip().splitlines()[-1]))
+        found = measured_apart(__file__, (name, str(split), method), LONGEST)
+        if found is not None:
+            cells.add(found)
     if arguments.table:
         table([{"split": 0, **cell} for cell in cells.rows])
 

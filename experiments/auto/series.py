@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,7 +23,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from cells import Cells
+from cells import Cells, measured_apart
 from record import tally, write
 
 from gpx.data import ExtraTable
@@ -131,18 +130,9 @@ def main() -> None:
         before = next((c for c in cells.rows if (c["set"], c["tested"]) == (name, TESTED[1])), {})
         if (name, tested) in cells or (tested == TESTED[2] and not before.get("advised")):
             continue
-        command = [sys.executable, __file__, "--cell", name, tested]
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=LONGEST, check=False
-            )
-        except subprocess.TimeoutExpired:
-            print(f"{name} {tested}: not done in {LONGEST} s", flush=True)
-            continue
-        if done.returncode:
-            print(name, tested, done.stderr.strip().splitlines()[-1:], flush=True)
-            continue
-        cells.add(json.loads(done.stdout.strip().splitlines()[-1]))
+        found = measured_apart(__file__, (name, tested), LONGEST)
+        if found is not None:
+            cells.add(found)
     table(cells.rows)
 
 

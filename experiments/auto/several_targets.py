@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,7 +24,7 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from cells import Cells
+from cells import Cells, measured_apart
 from record import tally, write
 
 from gpx.data import UCI
@@ -185,18 +184,9 @@ def main() -> None:
     for name, method in () if arguments.table else wanted:
         if (name, method) in cells:
             continue
-        command = [sys.executable, __file__, "--cell", name, method]
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=LONGEST, check=False
-            )
-        except subprocess.TimeoutExpired:
-            print(f"{name} {method}: not done in {LONGEST} s", flush=True)
-            continue
-        if done.returncode:
-            print(name, method, done.stderr.strip().splitlines()[-1:], flush=True)
-            continue
-        cells.add(json.loads(done.stdout.strip().splitlines()[-1]))
+        found = measured_apart(__file__, (name, method), LONGEST)
+        if found is not None:
+            cells.add(found)
     if arguments.table:
         table(cells.rows)
 

@@ -89,7 +89,7 @@ def test_a_series_that_takes_too_long_ends_no_others(script, monkeypatch, tmp_pa
         raise subprocess.TimeoutExpired(command, timeout)
 
     monkeypatch.setattr(module, "CELLS", tmp_path / "cells.jsonl")
-    monkeypatch.setattr(module.subprocess, "run", run)
+    monkeypatch.setattr(subprocess, "run", run)
     monkeypatch.setattr(module, "table", shown.append)
     monkeypatch.setattr(sys, "argv", ["series"])
     module.main()

@@ -50,6 +50,21 @@ def prediction(kernel, mean, noise, x, y, new):
     return cross @ inverse @ (y - mean(x)), variance
 
 
+def require_predictions_of_experts(posterior, model, x, y, new, experts, rows):
+    """Each of the new points is predicted by its expert's process on ``rows[place]`` alone."""
+    found = posterior.predict(new)
+    spread = posterior.predictive(new, model.likelihood).variance
+    for place, k in enumerate(experts.tolist()):
+        kernel, mean, likelihood, _ = model.parts.of_expert(k)
+        at, own, noise = new[place : place + 1], rows[place], likelihood.noise_variance
+        with torch.no_grad():
+            want = prediction(kernel, mean, noise, x[own], y[own], at)
+            centre = mean(at)
+        torch.testing.assert_close(found.mean[place], (want[0] + centre)[0], rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(found.variance[place], want[1][0], rtol=1e-8, atol=1e-10)
+        torch.testing.assert_close(spread[place], (want[1] + noise)[0], rtol=1e-8, atol=1e-10)
+
+
 def require_moments_of_paths(posterior, new, num=1500):
     """Sampled functions have the predicted mean and variance at six points.
 

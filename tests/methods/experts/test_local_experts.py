@@ -63,20 +63,8 @@ def test_predictions_in_batches_are_those_of_one_expert_at_a_time(kernel, points
     for budget in (1, 10**9):
         model.batch_bytes = budget
         posterior = model.condition(x, y)
-        found = posterior.predict(new)
-        spread = posterior.predictive(new, model.likelihood).variance
-        for place, k in enumerate(nearest.tolist()):
-            kernel_k, mean, likelihood, _ = model.parts.of_expert(k)
-            at = new[place : place + 1]
-            noise = likelihood.noise_variance
-            with torch.no_grad():
-                want = dense.prediction(kernel_k, mean, noise, x[own[k]], y[own[k]], at)
-                centre = mean(at)
-            torch.testing.assert_close(
-                found.mean[place], (want[0] + centre)[0], rtol=1e-9, atol=1e-10
-            )
-            torch.testing.assert_close(found.variance[place], want[1][0], rtol=1e-8, atol=1e-10)
-            torch.testing.assert_close(spread[place], (want[1] + noise)[0], rtol=1e-8, atol=1e-10)
+        every = [own[k] for k in nearest]
+        dense.require_predictions_of_experts(posterior, model, x, y, new, nearest, every)
 
 
 def test_experts_that_are_not_kept_are_factorised_one_after_the_other(monkeypatch):

@@ -60,20 +60,7 @@ def test_predictions_in_batches_are_those_of_one_point_at_a_time(kernel, sharing
         model.batch_bytes = budget
         posterior = model.condition(x, y)
         assert torch.equal(posterior.neighbours(new).sort(1).values, near.sort(1).values)
-        found = posterior.predict(new)
-        spread = posterior.predictive(new, model.likelihood).variance
-        for place, k in enumerate(experts.tolist()):
-            kernel_k, mean, likelihood, _ = model.parts.of_expert(k)
-            at, own = new[place : place + 1], near[place]
-            noise = likelihood.noise_variance
-            with torch.no_grad():
-                want = dense.prediction(kernel_k, mean, noise, x[own], y[own], at)
-                centre = mean(at)
-            torch.testing.assert_close(
-                found.mean[place], (want[0] + centre)[0], rtol=1e-9, atol=1e-9
-            )
-            torch.testing.assert_close(found.variance[place], want[1][0], rtol=1e-8, atol=1e-10)
-            torch.testing.assert_close(spread[place], (want[1] + noise)[0], rtol=1e-8, atol=1e-10)
+        dense.require_predictions_of_experts(posterior, model, x, y, new, experts, near)
 
 
 @pytest.mark.parametrize("sharing", ["own", "shared"])
