@@ -175,6 +175,24 @@ def check_not_negative(**numbers: float | None) -> None:
             raise ConfigError(f"{name}={number} must not be negative")
 
 
+def check_jitter(**jitters: float | None) -> None:
+    """Raise ConfigError for a jitter that is not from 0 on and below 1, or NaN; None is accepted.
+
+    From 1 on, which is most likely a mistyped exponent, more than half of every prior variance
+    would be jitter.
+
+    Args:
+        jitters: values relative to the diagonal that they raise, by the names of their arguments.
+    """
+    check_not_negative(**jitters)
+    for name, jitter in jitters.items():
+        if jitter is not None and not jitter < 1.0:
+            raise ConfigError(
+                f"{name}={jitter:g} must be below 1, as it is relative to the diagonal; for "
+                f"example {name}=1e-6"
+            )
+
+
 def check_targets(owner: nn.Module, x: Tensor, y: Tensor, num_outputs: int = 1) -> None:
     """Raise unless y is (n,), or (n, p) for p > 1 outputs, and matches the inputs x (n, d).
 

@@ -3,7 +3,7 @@
 import pytest
 
 from gpx.errors import ConfigError
-from gpx.tensor_checks import check_one_of, check_positive
+from gpx.tensor_checks import check_jitter, check_one_of, check_positive
 
 
 def test_a_known_word_passes_and_another_is_refused_with_the_known_ones():
@@ -33,3 +33,10 @@ def test_a_number_that_is_not_positive_is_refused_and_none_is_not(number):
 def test_infinity_is_refused_where_a_number_must_be_finite():
     with pytest.raises(ConfigError, match=r"^std=inf must be positive and finite$"):
         check_positive(finite=True, std=float("inf"))
+
+
+def test_a_jitter_below_one_passes_and_a_mistyped_exponent_is_refused():
+    check_jitter(jitter=0.0, factor_jitter=None, other=0.9)
+    for jitter in (1e6, 1.0, float("nan"), -1e-6):
+        with pytest.raises(ConfigError, match=r"^jitter="):
+            check_jitter(jitter=jitter)

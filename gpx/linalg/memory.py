@@ -25,6 +25,14 @@ ASKED_FROM = 2**23
 CGROUP = Path("/sys/fs/cgroup")
 """Where a container finds its limits."""
 
+TOO_LARGE = (
+    "CPUAllocator",
+    "Storage size calculation overflowed",
+    "array is too big",
+    "Maximum allowed dimension exceeded",
+)
+"""Parts of errors of torch and NumPy that are of memory alone and have no class of their own."""
+
 FAST_FLOAT64 = ((8, 0), (9, 0))
 """Compute capabilities of GPUs whose float64 products are as fast as those in float32."""
 
@@ -44,7 +52,7 @@ def budget_in_bytes(
         total: bytes that the device has; None: unknown.
 
     Raises:
-        ConfigError: none of these, negative, or a fraction without a unit.
+        ConfigError: none of these, not positive, or a fraction without a unit.
     """
     if budget is None:
         whole = free if total is None else total
@@ -66,6 +74,8 @@ def budget_in_bytes(
             f"memory_budget={budget} is a fraction of a byte: give the unit as well, such as "
             f"{budget}GiB"
         )
+    if size < 1:
+        raise ConfigError(f"memory_budget={budget} must be positive, for example 4GiB")
     return int(size)
 
 
@@ -200,6 +210,25 @@ def float64_is_free(device: torch.device) -> bool:
     True for the tensor cores of A100 (8.0) and H100, H200 (9.0); others are 2 to 64 times slower.
     """
     return device.type == "cuda" and torch.cuda.get_device_capability(device) in FAST_FLOAT64
+
+
+def memory_wanted(error: BaseException) -> str | None:
+    """How much memory the failed request of an out-of-memory error asked for, as "2.50 GiB".
+
+    Those of torch on a GPU, of torch on a CPU (a RuntimeError like any other), NumPy and Python are
+    recognised, and sizes that no machine could address.
+
+    Returns:
+        the size; empty if the error does not give it, None if it is another error.
+    """
+    text = str(error)
+    said = isinstance(error, (RuntimeError, ValueError)) and any(part in text for part in TOO_LARGE)
+    if not said and not isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return None
+    size = re.search(r"(?i)tried to allocate ([\d.]+) (\w+)|unable to allocate ([\d.]+ \w+)", text)
+    if size is None:
+        return ""
+    return size[3] or (_in_words(int(size[1])) if size[2] == "bytes" else f"{size[1]} {size[2]}")
 
 
 def halved_until_it_fits(attempt: Callable[[int], Result], budget: int) -> Result:

@@ -11,10 +11,12 @@ import hydra.utils
 from omegaconf import DictConfig, OmegaConf
 
 from gpx.constraints import fix
-from gpx.errors import ConfigError, GPXError
+from gpx.errors import ConfigError, GPXError, OutOfMemory
+from gpx.linalg.memory import memory_wanted
 from gpx.methods.base.model import Hyperparameters, Model
 from gpx.options.given_objects import class_of_given
 from gpx.options.names import with_option_names
+from gpx.options.tree import leaves
 from gpx.options.types import check_option_names, check_option_types
 
 
@@ -28,6 +30,7 @@ def build(config: DictConfig, group: str, **arguments: Any) -> Any:
 
     Raises:
         ConfigError: the target cannot be imported or rejects its options.
+        OutOfMemory: the object does not fit into memory.
         GPXError: raised by the constructor.
     """
     node = OmegaConf.select(config, group)
@@ -43,11 +46,30 @@ def build(config: DictConfig, group: str, **arguments: Any) -> Any:
                 cause.args = (with_option_names(str(cause), config, group.split(".")[0]),)
                 raise cause from None
             cause = cause.__cause__
-        why = first_line(error.__cause__ or error)
-        raise ConfigError(f"cannot build {group}={node._target_}: {why}") from error
+        reason = error.__cause__ or error
+        wanted = memory_wanted(reason)
+        if wanted is not None:
+            raise OutOfMemory(_too_large(node, group, wanted)) from error
+        raise ConfigError(f"cannot build {group}={node._target_}: {first_line(reason)}") from error
     if group in Hyperparameters._fields:
         fix(made, *(name for part, name in fixed_parameters(config) if part == group))
     return made
+
+
+def _too_large(node: DictConfig, group: str, wanted: str) -> str:
+    """Message for an object that does not fit into memory, with its largest whole number."""
+    text = f"{group}={node._target_} does not fit into memory"
+    if wanted:
+        text += f" (it needed {wanted} more)"
+    sizes = [
+        (value, name)
+        for name, value in leaves(OmegaConf.to_container(node, resolve=True), group)
+        if isinstance(value, int)
+    ]
+    if sizes:
+        largest, name = max(sizes)
+        text += f"; the largest of its sizes is {name}={largest}: lower it"
+    return text
 
 
 def fixed_parameters(config: DictConfig) -> list[tuple[str, str]]:

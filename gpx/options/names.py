@@ -5,7 +5,8 @@ read ``approx.rank=80`` instead; the node that holds the argument is found in th
 of the modules below are translated as follows:
 
 - ``rank=80`` becomes ``approx.rank=80`` if exactly one node of the config has the argument;
-  ``rank=None`` becomes ``approx.rank=null``.
+  ``rank=None`` becomes ``approx.rank=null``, and ``outputscale was set to -1`` (a parameter, whose
+  name may be all that it knows) ``kernel.outputscale was set to -1``.
 - ``IterativeOptions.tolerance`` becomes ``approx.iterative.tolerance``, even if other nodes have an
   argument of that name, and without an equals sign.
 - ``kernel=RBF(), Matern32()`` becomes ``kernel=rbf, matern32``, and ``model=SVGP()`` becomes
@@ -107,7 +108,7 @@ def with_option_names(text: str, config: DictConfig, node: str | None = None) ->
     if of_class:
         text = re.sub(_either(of_class), lambda match: of_class[match[1]], text)
     if known:
-        text = re.sub(_either(known) + "(?==)", lambda match: known[match[1]], text)
+        text = re.sub(_either(known) + "(?==| was set to )", lambda match: known[match[1]], text)
     return re.sub(
         rf"(?:(?<==)|(?<=\b(?:or|be) ))({'|'.join(WORDS)})\b", lambda match: WORDS[match[1]], text
     )

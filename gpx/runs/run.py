@@ -90,7 +90,8 @@ def run(
         device = resolve_device(options.device)
         require_matmul(options.matmul, device, refined=solves_refined(config))
         with global_randomness(config.seed):
-            prepared = prepare(config, options, device, folder, data)
+            with out_of_memory_said(device):
+                prepared = prepare(config, options, device, folder, data)
             prepared.monitors = list(monitors)
             try:
                 budget = int(prepared.config.trainer.memory_budget)
@@ -113,7 +114,7 @@ def _chosen(
         check_values(config)
         options = trainer_options(config.trainer)
         device = resolve_device(options.device)
-        with global_randomness(config.seed):
+        with global_randomness(config.seed), out_of_memory_said(device):
             say = Console(quiet=options.quiet or sharing().number > 0).say
             return with_open_choices_made(config, options, device, compose, folders, say)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -14,6 +13,7 @@ import torch
 from gpx.errors import BackendUnavailable, ConfigError, OutOfMemory
 from gpx.linalg import total_memory
 from gpx.linalg.matmul import Matmul, set_matmul
+from gpx.linalg.memory import memory_wanted
 from gpx.options.config import TrainerConfig
 from gpx.training.allocator import keep_freed_memory
 
@@ -109,25 +109,34 @@ def require_matmul(asked: str | None, device: torch.device, *, refined: bool) ->
 
 
 @contextmanager
-def out_of_memory_said(device: torch.device, budget: int) -> Iterator[None]:
-    """Inside, running out of memory on ``device`` raises an error that says what to change.
+def out_of_memory_said(device: torch.device, budget: int | None = None) -> Iterator[None]:
+    """Inside, running out of memory raises an error that says what to change.
 
     Args:
         device: of the run.
-        budget: ``trainer.memory_budget`` in bytes.
+        budget: ``trainer.memory_budget`` in bytes; None: not known yet, while data are loaded and
+            the model is built.
 
     Raises:
-        OutOfMemory: in place of torch's own error.
+        OutOfMemory: in place of the error of torch, NumPy or Python.
     """
     try:
         yield
-    except torch.OutOfMemoryError as error:
-        wanted = re.search(r"Tried to allocate ([\d.]+ \w+)", str(error))
+    except (RuntimeError, ValueError, MemoryError) as error:
+        wanted = memory_wanted(error)
+        if wanted is None or isinstance(error, OutOfMemory):
+            raise
         total = total_memory(device)
         has = "" if total is None else f", which has {total / 2**30:.1f} GiB in all"
+        if budget is None:
+            advice = "lower the sizes of data= and approx="
+        else:
+            advice = (
+                f"lower trainer.memory_budget ({budget / 2**30:.2g}GiB here) or "
+                "trainer.batch_size, use trainer.dtype=float32"
+            )
         raise OutOfMemory(
             f"{device}{has}, is out of memory"
-            + (f" (it needed {wanted[1]} more)" if wanted else "")
-            + f"; lower trainer.memory_budget ({budget / 2**30:.2g}GiB here) or "
-            "trainer.batch_size, use trainer.dtype=float32, or free the device from other processes"
+            + (f" (it needed {wanted} more)" if wanted else "")
+            + f"; {advice}, or free the device from other processes"
         ) from error

@@ -78,6 +78,12 @@ def test_the_whole_memory_is_at_least_what_is_free():
     assert total_memory(torch.device("meta")) is None
 
 
+@pytest.mark.parametrize("given", [0, "0GiB"])
+def test_a_budget_of_nothing_is_refused(given):
+    with pytest.raises(ConfigError, match=f"^memory_budget={given} must be positive, for example"):
+        budget_in_bytes(given)
+
+
 @pytest.mark.parametrize("given", [-1, True, "much", "4 gigs", "-2GiB", 1.5e9j, "nan", ""])
 def test_a_budget_that_is_none_is_refused_by_name(given):
     with pytest.raises(ConfigError, match=r"memory_budget=.* is no number of bytes"):

@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 from random_network import RandomNetwork
 
 from gpx import models
-from gpx.errors import ConfigError, ShapeError
+from gpx.errors import ConfigError, OutOfMemory, ShapeError
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.linalg import UnconvergedWarning
@@ -170,3 +170,17 @@ def test_a_budget_of_earlier_versions_is_understood():
     for bad in ({"memory_budget": 0}, {"memory_budget_gib": 0.0}):
         with pytest.raises(ConfigError, match="memory_budget=0 must be positive"):
             models.IterativeOptions(**bad)
+
+
+@pytest.mark.parametrize(
+    ("group", "option"),
+    [("approx", "num_basis"), ("likelihood", "num_nodes")],  # arrays of torch, and of NumPy
+)
+def test_a_part_that_does_not_fit_into_memory_names_its_largest_size(group, option):
+    made = composed(["approx=ssgp", "likelihood=student_t", f"{group}.{option}={10**15}"])
+    made.facts.num_inputs = 1
+    parts = {} if group == "likelihood" else {"kernel": RBF(), "mean": Zero(), "likelihood": None}
+    with pytest.raises(
+        OutOfMemory, match=rf"does not fit .* is {group}\.{option}=1000000000000000"
+    ):
+        build(made, group, **parts)

@@ -44,6 +44,7 @@ CONFIG = OmegaConf.create(
     [
         ("rank=80 is above the 54 points", "approx.rank=80 is above the 54 points"),
         ("fraction=1 cannot be held out", "calibrate.fraction=1 cannot be held out"),
+        ("rank was set to -1; it must be above", "approx.rank was set to -1; it must be above"),
         ("margin=-1 is a share", "approx.grid.margin=-1 is a share"),
         ("set columns=None, lower rank", "set objective.columns=null, lower rank"),
         ("3 at least, or None", "3 at least, or null"),

@@ -1,5 +1,6 @@
 import os
 
+import numpy as np
 import pytest
 import torch
 from claimed_cuda import claimed_cuda
@@ -8,6 +9,8 @@ from gpx.errors import BackendUnavailable, ConfigError, OutOfMemory
 from gpx.linalg.matmul import asked_matmul, kernel_precision, set_matmul
 from gpx.training import TrainerConfig
 from gpx.training.device import configure_torch, out_of_memory_said, require_matmul, resolve_device
+
+CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 
 
 def test_auto_takes_cuda_when_there_is_one():
@@ -94,12 +97,33 @@ def test_a_device_out_of_memory_is_one_sentence():
     )
 
 
+@pytest.mark.parametrize(
+    ("allocate", "wanted"),
+    [
+        (lambda: torch.empty(10**15, dtype=torch.float64), r" \(it needed 7,450,580.6 GiB more\)"),
+        (lambda: np.empty(10**15), r" \(it needed 7.11 PiB more\)"),
+        (lambda: np.empty((2**40, 2**40)), ""),
+        (lambda: torch.empty(2**40, 2**40), ""),
+        (lambda: bytearray(10**17), ""),
+    ],
+)
+def test_the_memory_of_the_host_that_data_or_model_exceed_is_one_sentence(allocate, wanted):
+    advice = "; lower the sizes of data= and approx=, or free the device from other processes$"
+    with (
+        pytest.raises(OutOfMemory, match="^cpu, .* is out of memory" + wanted + advice),
+        out_of_memory_said(CPU),
+    ):
+        allocate()
+
+
+def test_other_errors_are_not_said_to_be_of_memory():
+    with pytest.raises(RuntimeError, match="mat1 and mat2"), out_of_memory_said(CPU):
+        torch.eye(2) @ torch.eye(3)
+
+
 def test_without_m_gpu_the_tests_see_no_gpu():
     """Workers side by side would share it, and device=auto would take it."""
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "" or not torch.cuda.is_available()
-
-
-CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 
 
 @pytest.mark.parametrize(

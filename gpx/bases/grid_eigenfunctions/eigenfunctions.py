@@ -19,7 +19,7 @@ from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 from gpx.linalg.kronecker_extremes import KroneckerExtremes, kronecker_extremes
 from gpx.linalg.stable_eigh import stable_eigh
-from gpx.tensor_checks import check_at_least, check_not_negative
+from gpx.tensor_checks import check_at_least, check_jitter
 
 EIGENVALUE_FLOOR = 1e-12
 """Floor of each axis' eigenvalues, relative to the largest: rounding makes small ones negative."""
@@ -103,7 +103,7 @@ class GridEigenfunctions(InDoublePrecision, Basis):
     ) -> None:
         super().__init__()
         check_at_least(1, num_eigenfunctions=num_basis)
-        check_not_negative(factor_jitter=factor_jitter)
+        check_jitter(factor_jitter=factor_jitter)
         self.kernel = kernel
         self.num_inputs = num_inputs
         self.factors = ProductFactors(kernel, num_inputs)

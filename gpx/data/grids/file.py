@@ -60,6 +60,8 @@ class GridFile(GridSource):
         """
         path = existing_file(under(self.root, self.path))
         names = [self.values] if isinstance(self.values, str) else list(self.values)
+        if not names:
+            raise DataError("values=[]: expected the name of an array, or names of several")
         arrays = [read_array(path, name, "values") for name in names]
         axes = _axes(path, self.axis_arrays, arrays[0].ndim)
         mask = None if self.mask is None else _flags(path, self.mask, "mask")

@@ -372,10 +372,18 @@ class EllipticalSlice(Chain[SampledGP]):
             (float(v) for name, v in diagnostics.items() if name.startswith("rhat")), default=1.0
         )
         if not worst <= MAX_RHAT:
+            if math.isnan(worst):
+                found = (
+                    f"{len(self.trace)} samples of each of the {self.chains} chains are too few to "
+                    "say whether they have converged"
+                )
+            else:
+                found = (
+                    f"the {self.chains} chains have not converged: the largest R-hat is "
+                    f"{worst:.3f}, expected below {MAX_RHAT}"
+                )
             warnings.warn(
-                f"the {self.chains} chains have not converged: the largest R-hat is "
-                f"{worst:.3f}, expected below {MAX_RHAT}; raise "
-                "EllipticalSlice.burn_in and EllipticalSlice.iterations",
+                f"{found}; raise EllipticalSlice.burn_in and EllipticalSlice.iterations",
                 stacklevel=2,
             )
         facts: Facts = {

@@ -14,7 +14,7 @@ from gpx.linalg import CholeskyReport, cholesky
 from gpx.linalg.interpolation import RegularAxis, cubic_weights
 from gpx.methods.base.posterior import Marginals
 from gpx.methods.deep.output_layer import OutputLayer, check_columns
-from gpx.tensor_checks import check_at_least, check_not_negative
+from gpx.tensor_checks import check_at_least, check_jitter
 
 MARGIN_CELLS = 2
 """Grid cells outside the range of features, for the stencil of cubic interpolation."""
@@ -60,7 +60,7 @@ class AdditiveGridLayer(OutputLayer):
     ) -> None:
         super().__init__()
         check_at_least(1, num_inputs=num_inputs, num_outputs=num_outputs)
-        check_not_negative(jitter=jitter)
+        check_jitter(jitter=jitter)
         if not isinstance(kernel, Stationary):
             raise ConfigError(
                 f"functions on a grid take a stationary kernel, got {class_name(kernel)}; give "

@@ -31,7 +31,7 @@ from gpx.means.base import Mean
 from gpx.methods.base.posterior import Marginals
 from gpx.methods.deep.draws import deviation
 from gpx.methods.deep.output_layer import OutputLayer, check_columns
-from gpx.tensor_checks import check_at_least, check_not_negative
+from gpx.tensor_checks import check_at_least, check_jitter
 
 
 class InducingLayer(OutputLayer):
@@ -74,7 +74,7 @@ class InducingLayer(OutputLayer):
     ) -> None:
         super().__init__()
         check_at_least(1, num_inputs=num_inputs, num_outputs=num_outputs, num_inducing=num_inducing)
-        check_not_negative(jitter=jitter)
+        check_jitter(jitter=jitter)
         resized = isinstance(kernel, (Stationary, ArcCosine)) and kernel.active_dims is None
         self.kernel = for_inputs(kernel, num_inputs) if resized else copy.deepcopy(kernel)
         self.mean = Zero() if mean is None else mean

@@ -123,6 +123,16 @@ class LocalExperts(Model):
         """Kernel, mean function and noise of the experts."""
         return ExpertParts(self.kernel, self.mean, self.likelihood, self.own)
 
+    def check(self, x: Tensor) -> None:
+        """As in ``Model``; also, that an expert has no more rows than there are."""
+        super().check(x)
+        self._require_points(x)
+
+    def _require_points(self, x: Tensor) -> None:
+        size = self.points_per_expert
+        if size is not None and size > len(x):
+            raise DataError(f"points_per_expert={size} is more than the {len(x)} training points")
+
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
         """As in ``Model``: sets the number of experts, anew for other data if none was given."""
         per_expert = self.points_per_expert or ROWS_PER_EXPERT
@@ -137,8 +147,9 @@ class LocalExperts(Model):
         """Place the experts, using the current lengthscales, and initialise their hyperparameters.
 
         Raises:
-            DataError: more experts than rows, or an expert without rows.
+            DataError: more experts than rows, or an expert without rows or with too many.
         """
+        self._require_points(x)
         self.settle(x)
         assert self.num_experts is not None
         blocks = self.partition(x, self.kernel, self.num_experts, generator=generator)
@@ -153,8 +164,6 @@ class LocalExperts(Model):
         size = self.points_per_expert
         if size is None:
             return blocks.order, blocks.sizes
-        if size > len(x):
-            raise DataError(f"points_per_expert={size} is more than the {len(x)} training points")
         root = blocks.weights.sqrt()
         found = nearest_neighbours(x * root, blocks.centres * root, size)
         return found.reshape(-1), torch.full_like(blocks.sizes, size)

@@ -16,7 +16,7 @@ from gpx.methods.base.model import Model
 from gpx.methods.base.required_likelihood import require_one_latent
 from gpx.methods.nearest.nearness import Nearness, mean_variance
 from gpx.methods.nearest.posterior import NearestPosterior
-from gpx.tensor_checks import check_not_negative
+from gpx.tensor_checks import check_jitter
 
 
 class LocalValues(Model):
@@ -60,7 +60,7 @@ class LocalValues(Model):
         jitter: float,
     ) -> None:
         super().__init__()
-        check_not_negative(jitter=jitter)
+        check_jitter(jitter=jitter)
         self.kernel = kernel
         self.mean = mean
         self.likelihood = require_one_latent(likelihood, f"model={type(self).__name__}()")

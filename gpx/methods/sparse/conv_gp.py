@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gpx.constraints import is_trained
+from gpx.errors import ConfigError
 from gpx.inducing import Selector
 from gpx.inducing.patches import MAX_PATCHES, Patches
 from gpx.inference.variational import WhitenedGaussian
@@ -72,6 +73,8 @@ class ConvGP(SVGP):
     ) -> None:
         shape = shape_of_images(num_inputs, image_shape)
         sides = (patch_size, patch_size) if isinstance(patch_size, int) else tuple(patch_size)
+        if len(sides) != 2:
+            raise ConfigError(f"patch_size={list(sides)}: expected one number, or [height, width]")
         patch_kernel = for_inputs(kernel, shape.channels * sides[0] * sides[1])
         images = Convolutional(patch_kernel, shape, sides, weighted=weighted)
         super().__init__(

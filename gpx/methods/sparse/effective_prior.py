@@ -31,7 +31,7 @@ from gpx.methods.base.model import Model
 from gpx.methods.sparse.effective_posterior import BlockPosterior, EffectivePosterior
 from gpx.methods.sparse.residual_noise import Structure, effective_sums
 from gpx.methods.sparse.unit_noise import scale_to_common_noise
-from gpx.tensor_checks import check_at_least, check_not_negative, check_one_of
+from gpx.tensor_checks import check_at_least, check_jitter, check_one_of
 
 PriorName = Literal["sor", "dtc", "fitc", "fic", "pitc", "pic"]
 
@@ -140,7 +140,7 @@ class EffectivePrior(Model):
         check_one_of(PRIORS, prior=prior)
         check_at_least(1, num_inputs=num_inputs, num_inducing=num_inducing, num_data=num_data)
         check_at_least(1, num_blocks=num_blocks, block_size=block_size)
-        check_not_negative(jitter=jitter)
+        check_jitter(jitter=jitter)
         self.kernel, self.mean, self.likelihood = kernel, mean, likelihood
         self.prior = prior
         self.structure, self.test = PRIORS[prior]

@@ -30,7 +30,7 @@ from gpx.methods.sparse.certified_selection import (
 )
 from gpx.methods.sparse.sgpr_posterior import Certificate, SGPRPosterior
 from gpx.methods.sparse.unit_noise import scale_to_common_noise
-from gpx.tensor_checks import check_at_least, check_not_negative, check_positive
+from gpx.tensor_checks import check_at_least, check_jitter, check_positive
 
 
 class SGPR(Model):
@@ -112,7 +112,7 @@ class SGPR(Model):
             num_inducing = min(32, max_inducing)
         check_at_least(1, num_inputs=num_inputs, num_inducing=num_inducing, num_data=num_data)
         check_at_least(0, reinitialise=reinitialise)
-        check_not_negative(jitter=jitter)
+        check_jitter(jitter=jitter)
         check_positive(tolerance=tolerance)
         self.kernel = kernel
         self.mean = mean

@@ -45,7 +45,7 @@ from gpx.means.base import Mean
 from gpx.methods.base.model import Model, check_known_rows
 from gpx.methods.base.posterior import Marginals
 from gpx.methods.sparse.svgp_posterior import SVGPPosterior, latent_marginals
-from gpx.tensor_checks import check_at_least, check_not_negative
+from gpx.tensor_checks import check_at_least, check_jitter
 
 LAPLACE_ROWS = 5000
 """Random rows from which Laplace's approximation of q(v) is made, to start from."""
@@ -128,7 +128,7 @@ class SVGP(Model):
         jitter: float = 1e-6,
     ) -> None:
         super().__init__()
-        check_not_negative(jitter=jitter)
+        check_jitter(jitter=jitter)
         check_at_least(1, num_inputs=num_inputs, num_inducing=num_inducing, num_data=num_data)
         self._asked = num_inducing
         self.kernel = kernel

@@ -123,7 +123,11 @@ class QSGP(WeightSpaceModel):
             )
         check_at_least(1, warm_start_size=warm_start_size)
         check_at_least(
-            0, block_solves=block_solves, diagonal_rows=diagonal_rows, site_passes=site_passes
+            0,
+            num_dense=num_dense,
+            block_solves=block_solves,
+            diagonal_rows=diagonal_rows,
+            site_passes=site_passes,
         )
         size = default_num_basis(num_data) if num_basis is None else num_basis
         functions = basis_of(basis, kernel, size)

@@ -130,6 +130,7 @@ def test_scattered_stations_are_one_axis(tmp_path):
         ({}, {"axis_arrays": ["axis0"]}, r"names 1 axes .*2 dimensions"),
         ({"t": np.ones((2, 2))}, {"test": "t"}, r"the test mask has shape \(2, 2\)"),
         ({"two": np.ones((2, 2))}, {"values": ["values", "two"]}, r"two has shape"),
+        ({}, {"values": []}, r"values=\[\]: expected the name of an array"),
     ],
 )
 def test_refusals(tmp_path, arrays, options, text):

@@ -343,6 +343,14 @@ def test_given_its_latents_a_sample_is_a_conditional_prior():
     torch.testing.assert_close(probs, parts_of.mean(0))
 
 
+def test_chains_of_too_few_samples_are_not_said_to_disagree():
+    x, y = points(12)
+    model = SampledGP(**parts(Bernoulli())).double()
+    chain = run(model, x, y, chains=2, burn_in=2, iterations=3, thin=1)
+    with pytest.warns(UserWarning, match=r"^3 samples of each of the 2 chains are too few to say"):
+        chain.final_evidence(x, y, generator=torch.Generator())
+
+
 def test_facts_and_warnings():
     x, y = points(12)
     model = SampledGP(**parts(Bernoulli())).double()

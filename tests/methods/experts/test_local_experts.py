@@ -272,6 +272,8 @@ def test_invalid_setups_are_refused():
         local(x, y, num_experts=100)
     with pytest.raises(DataError, match="points_per_expert=62 is more than the 61"):
         local(x, y, num_experts=3, points_per_expert=62)
+    with pytest.raises(DataError, match="points_per_expert=62 is more than the 61"):
+        LocalExperts(**dense.parts(), num_experts=3, points_per_expert=62).check(x)
     with pytest.raises(DataError, match="of 3 blocks have no training rows"):
         local(torch.zeros_like(x), y, num_experts=3)
     with pytest.raises(ConfigError, match=r"call initialise\(x, y, generator"):

@@ -128,6 +128,7 @@ def test_classes_and_pieces(monkeypatch):
     [
         ({"image_shape": [4, 5]}, r"image_shape=\[4, 5\] does not hold 25 inputs"),
         ({"patch_size": 6}, "a patch of 6 x 6 pixels does not fit into images of 5 x 5"),
+        ({"patch_size": [3]}, r"patch_size=\[3\]: expected one number, or \[height, width\]"),
         ({"num_inducing": 0}, "num_inducing=0 must be at least 1"),
     ],
 )

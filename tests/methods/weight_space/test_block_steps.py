@@ -229,6 +229,11 @@ def test_invalid_setups_are_refused_before_training(model_options, options, mess
         BlockSteps(**options).check(model, x.shape[0])
 
 
+def test_a_negative_number_of_dense_columns_is_refused():
+    with pytest.raises(ConfigError, match="num_dense=-1 must be at least 0"):
+        problem(num_dense=-1)
+
+
 def test_a_start_of_its_own_does_not_go_with_block_diagonal():
     for options in ({"warm_start": True}, {"block_solves": 2}, {"diagonal": "free"}):
         with pytest.raises(ConfigError, match="is solved by optimizer=BlockSteps"):
