@@ -14,7 +14,7 @@ from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian, NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.means.base import Mean
-from gpx.methods.base.posterior import Posterior
+from gpx.methods.base.posterior import Posterior, untrained
 from gpx.sampling import Frequencies, PriorFunctions, prior_functions
 
 
@@ -36,9 +36,8 @@ class GaussianPosterior(Posterior):
 
     def __init__(self, kernel: Kernel, mean: Mean, likelihood: Gaussian) -> None:
         super().__init__()
-        self.kernel = copy.deepcopy(kernel).requires_grad_(False)
-        self.mean = copy.deepcopy(mean).requires_grad_(False)
-        self.likelihood = copy.deepcopy(likelihood).requires_grad_(False)
+        self.kernel, self.mean = untrained(kernel), untrained(mean)
+        self.likelihood = untrained(likelihood)
         self.register_data_sized()
         self.row_noise = None  # then it is not part of the saved state
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution
 
 from gpx.bases.base import Basis
@@ -28,8 +29,15 @@ from gpx.tensor_checks import (
     guard,
 )
 
+Part = TypeVar("Part", bound=nn.Module)
+
 PREDICTIONS = ("predict", "predictive", "predictive_of_rows", "joint_covariance")
 """Methods of posteriors that are functions of x alone."""
+
+
+def untrained(part: Part) -> Part:
+    """A copy of a kernel, mean or other part of a model, for its posterior: nothing is trained."""
+    return copy.deepcopy(part).requires_grad_(False)
 
 
 class Marginals(NamedTuple):

@@ -18,7 +18,7 @@ from gpx.likelihoods.base import Likelihood, class_law
 from gpx.likelihoods.bernoulli import Bernoulli
 from gpx.linalg import cholesky
 from gpx.means.base import Mean
-from gpx.methods.base.posterior import Marginals, Posterior
+from gpx.methods.base.posterior import Marginals, Posterior, untrained
 from gpx.methods.classification.hyper_position import HyperPosition
 from gpx.methods.classification.prior_matrix import prior_matrix, prior_variances
 from gpx.sampling import SHARED, Frequencies, prior_functions
@@ -61,8 +61,7 @@ class SampledPosterior(Posterior):
         self, kernel: Kernel, mean: Mean, num_latents: int = 1, jitter: float = 1e-6
     ) -> None:
         super().__init__()
-        self.kernel = copy.deepcopy(kernel).requires_grad_(False)
-        self.mean = copy.deepcopy(mean).requires_grad_(False)
+        self.kernel, self.mean = untrained(kernel), untrained(mean)
         self.num_latents = num_latents
         self.jitter = jitter
         self.register_data_sized()

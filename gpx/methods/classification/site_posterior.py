@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 
 import torch
@@ -15,7 +14,7 @@ from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood, class_law
 from gpx.likelihoods.softmax import class_shares
 from gpx.means.base import Mean
-from gpx.methods.base.posterior import Marginals, Posterior, no_gradient
+from gpx.methods.base.posterior import Marginals, Posterior, no_gradient, untrained
 from gpx.methods.classification.prior_matrix import prior_matrix, prior_variances
 from gpx.methods.classification.site_matrix import SiteMatrix, site_matrix
 from gpx.sampling import SHARED, Frequencies, prior_functions
@@ -49,8 +48,7 @@ class SitePosterior(PartlyInDouble, Posterior):
 
     def __init__(self, kernel: Kernel, mean: Mean, num_latents: int = 1) -> None:
         super().__init__()
-        self.kernel = copy.deepcopy(kernel).requires_grad_(False)
-        self.mean = copy.deepcopy(mean).requires_grad_(False)
+        self.kernel, self.mean = untrained(kernel), untrained(mean)
         self.num_latents = num_latents
         self.register_data_sized()
         self._sites: SiteMatrix | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 
@@ -20,7 +19,7 @@ from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian, NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.means.base import Mean
-from gpx.methods.base.posterior import Marginals, Posterior, functions_by_blocks
+from gpx.methods.base.posterior import Marginals, Posterior, functions_by_blocks, untrained
 from gpx.methods.base.trained_columns import TrainedColumns
 from gpx.methods.direct.mean_field import cumulants, draw_codes
 
@@ -123,7 +122,7 @@ class DirectPosterior(TrainedColumns, DiscretePosterior):
     def __init__(self, basis: Basis, mean: Mean, noise_values: Tensor | None) -> None:
         super().__init__()
         self.basis = fixed_copy(basis)
-        self.mean = copy.deepcopy(mean).requires_grad_(False)
+        self.mean = untrained(mean)
         self.register_state(noise_values, next(self.basis.parameters()).device)
 
     def fill(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator
 
 import torch
@@ -15,7 +14,7 @@ from gpx.bases.grid_eigenfunctions.products import ProductPlan
 from gpx.bases.sufficient_statistics import WeightPosterior
 from gpx.data_sized import InDoublePrecision
 from gpx.means.base import Mean
-from gpx.methods.base.posterior import Marginals, Posterior, functions_by_blocks
+from gpx.methods.base.posterior import Marginals, Posterior, functions_by_blocks, untrained
 
 
 class GRIEFPosterior(InDoublePrecision, Posterior):
@@ -40,7 +39,7 @@ class GRIEFPosterior(InDoublePrecision, Posterior):
     def __init__(self, basis: GridEigenfunctions, mean: Mean, correction: bool) -> None:
         super().__init__()
         self.basis = fixed_copy(basis)
-        self.mean = copy.deepcopy(mean).requires_grad_(False)
+        self.mean = untrained(mean)
         self.correction = correction
         like = basis.nodes
         self.register_buffer("transforms", like.new_zeros(0, 0, 0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import ClassVar
 
@@ -18,7 +17,7 @@ from gpx.likelihoods.gaussian import Gaussian, GaussianOutputs, NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.linalg import cholesky
 from gpx.means.base import Mean
-from gpx.methods.base.posterior import Marginals, Posterior
+from gpx.methods.base.posterior import Marginals, Posterior, untrained
 from gpx.methods.exact.coregional_system import CompleteOutputs, ObservedOutputs, OutputsSystem
 from gpx.methods.exact.model import row_blocks
 from gpx.sampling import SHARED, Frequencies, prior_functions
@@ -52,10 +51,8 @@ class CoregionalPosterior(Posterior):
         between: Coregionalisation,
     ) -> None:
         super().__init__()
-        self.kernel = copy.deepcopy(kernel).requires_grad_(False)
-        self.mean = copy.deepcopy(mean).requires_grad_(False)
-        self.likelihood = copy.deepcopy(likelihood).requires_grad_(False)
-        self.between = copy.deepcopy(between).requires_grad_(False)
+        self.kernel, self.mean = untrained(kernel), untrained(mean)
+        self.likelihood, self.between = untrained(likelihood), untrained(between)
         self.register_data_sized()
         self._made: OutputsSystem | None = None
 

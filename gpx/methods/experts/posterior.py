@@ -15,7 +15,7 @@ from gpx.constraints import natural_parameters
 from gpx.inducing.partition import Regions
 from gpx.inference.exact_solver import require_finite
 from gpx.likelihoods.base import Likelihood
-from gpx.methods.base.posterior import Marginals, Posterior
+from gpx.methods.base.posterior import Marginals, Posterior, untrained
 from gpx.methods.experts.members import CommunicationExpert, Members
 from gpx.methods.experts.parts import ExpertParts
 from gpx.methods.experts.rows import ExpertBatch, ExpertRows
@@ -44,9 +44,8 @@ class PartsPosterior(Posterior):
 
     def __init__(self, parts: ExpertParts, budget: int) -> None:
         super().__init__()
-        self.kernel = copy.deepcopy(parts.kernel).requires_grad_(False)
-        self.mean = copy.deepcopy(parts.mean).requires_grad_(False)
-        self.likelihood = copy.deepcopy(parts.likelihood).requires_grad_(False)
+        self.kernel, self.mean = untrained(parts.kernel), untrained(parts.mean)
+        self.likelihood = untrained(parts.likelihood)
         self.own = copy.deepcopy(parts.own)
         if self.own is not None:
             self.own.requires_grad_(False)

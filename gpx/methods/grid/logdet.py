@@ -116,8 +116,11 @@ def grid_logdet(
     n, size = system.num_observed, system.size
     if route in ("full", "nystrom"):
         value, gradient = inner_spectral_sum(system, torch.log, torch.reciprocal)
-        if system.circular:
-            edge, slope = szego_edge_term(system)
+        circles = [
+            axis for axis, q in enumerate(system.spectrum.vectors) if isinstance(q, FourierVectors)
+        ]
+        if len(circles) == 1:
+            edge, slope = szego_edge_term(system, *circles)
             value, gradient = value + edge, gradient + slope
         exact = n == size
         return GridLogdet(value, gradient, route, exact, torch.zeros_like(value))
@@ -179,20 +182,15 @@ def inner_spectral_sum(
     return (value, gradient) if inner == system.size else (scale * value, scale * gradient)
 
 
-def szego_edge_term(system: GridSystem) -> tuple[Tensor, FactorGradient]:
-    """Correction of the log-determinant for the ends of an axis that is a circle, with gradient.
+def szego_edge_term(system: GridSystem, axis: int) -> tuple[Tensor, FactorGradient]:
+    """Correction of the log-determinant for the ends of the one axis that is a circle; gradient.
 
     log|T_m| = m L_0 + sum_k k L_k^2 + o(1) for a Toeplitz matrix T_m whose symbol has a logarithm
-    with Fourier coefficients L_k; summed over the eigenvalues of the other axes. Zero if several
-    axes are circles.
+    with Fourier coefficients L_k; summed over the eigenvalues of the other axes.
 
     Cost: one FFT of the grid and its derivative. Source: the strong Szego limit theorem.
     """
     spectrum = system.spectrum
-    circles = [i for i, q in enumerate(spectrum.vectors) if isinstance(q, FourierVectors)]
-    if len(circles) != 1:
-        return system.noise.new_zeros((), dtype=torch.float64), system.zero_gradient()
-    (axis,) = circles
     size = spectrum.values[axis].shape[0]
     share = system.num_observed / system.rows.grid.inner_size
     with torch.enable_grad():

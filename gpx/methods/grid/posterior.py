@@ -15,7 +15,7 @@ from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import SolveReport, allowed_memory
 from gpx.means.base import Mean
-from gpx.methods.base.posterior import Marginals, Posterior, sampled_functions
+from gpx.methods.base.posterior import Marginals, Posterior, sampled_functions, untrained
 from gpx.methods.grid.axes import (
     GRID_VECTORS,
     CartesianGrid,
@@ -73,9 +73,8 @@ class GridPosterior(Posterior):
         variance: VarianceOptions,
     ) -> None:
         super().__init__()
-        self.kernel = copy.deepcopy(kernel).requires_grad_(False)
-        self.mean = copy.deepcopy(mean).requires_grad_(False)
-        self.likelihood = copy.deepcopy(likelihood).requires_grad_(False)
+        self.kernel, self.mean = untrained(kernel), untrained(mean)
+        self.likelihood = untrained(likelihood)
         self.options, self.variance = options, variance
         self.report: SolveReport | None = None
         self.register_data_sized()

@@ -193,10 +193,6 @@ class GridSystem:
         value, factors, noise = self.spectrum.function_sum(function, slope, count)
         return value, FactorGradient(factors, noise.squeeze(0))
 
-    def zero_gradient(self) -> FactorGradient:
-        """Gradient of a constant."""
-        return FactorGradient([torch.zeros_like(f) for f in self.factors], 0.0 * self.noise)
-
 
 @dataclass(frozen=True)
 class FactorGradient:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator
 
 import torch
@@ -12,7 +11,7 @@ from gpx.backends import row_slices
 from gpx.kernels.base import Kernel
 from gpx.linalg.prepared import versions
 from gpx.means.base import Mean
-from gpx.methods.base.posterior import Marginals, Posterior, sampled_functions
+from gpx.methods.base.posterior import Marginals, Posterior, sampled_functions, untrained
 from gpx.methods.nearest.nearness import Nearness, mean_variance
 from gpx.methods.nearest.seen_points import SeenPoints
 from gpx.methods.nearest.single_input import SingleInput
@@ -49,8 +48,7 @@ class NearestPosterior(Posterior):
         self, kernel: Kernel, mean: Mean, *, num_neighbours: int, rule: Nearness, jitter: float
     ) -> None:
         super().__init__()
-        self.kernel = copy.deepcopy(kernel).requires_grad_(False)
-        self.mean = copy.deepcopy(mean).requires_grad_(False)
+        self.kernel, self.mean = untrained(kernel), untrained(mean)
         self.num_neighbours = num_neighbours
         self.rule: Nearness = rule
         self.jitter = jitter

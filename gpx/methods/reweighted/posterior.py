@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -19,7 +18,7 @@ from gpx.inference.finite_mixture import gaussian_mixture, mixture_moments
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.bernoulli import Bernoulli
 from gpx.means.base import Mean
-from gpx.methods.base.posterior import Marginals, Posterior, functions_by_blocks
+from gpx.methods.base.posterior import Marginals, Posterior, functions_by_blocks, untrained
 from gpx.methods.base.trained_columns import TrainedColumns
 from gpx.methods.reweighted.state import ReweightedState, Structure
 from gpx.methods.reweighted.weights import ReweightedWeights
@@ -49,7 +48,7 @@ class ReweightedPosterior(TrainedColumns, ReweightedState, Posterior):
     def __init__(self, basis: Basis, mean: Mean, structure: Structure) -> None:
         super().__init__()
         self.basis = fixed_copy(basis)
-        self.mean = copy.deepcopy(mean).requires_grad_(False)
+        self.mean = untrained(mean)
         self.structure: Structure = structure
         self._fixed: list[ReweightedWeights] = []
         self.register_state(2, next(self.basis.parameters()).device)

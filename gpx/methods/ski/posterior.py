@@ -15,7 +15,7 @@ from gpx.kernels.base import Kernel
 from gpx.linalg import Prepared, SolveReport
 from gpx.linalg.interpolation import Boundary, Method, Outside
 from gpx.means.base import Mean
-from gpx.methods.base.posterior import Marginals, Posterior, sampled_functions
+from gpx.methods.base.posterior import Marginals, Posterior, sampled_functions, untrained
 from gpx.methods.ski.additive import covariance_on
 from gpx.methods.ski.gathered import Gathered
 from gpx.methods.ski.grid import InterpolationGrid
@@ -94,8 +94,7 @@ class SKIPosterior(PlacedGrid, Posterior):
         additive: bool = False,
     ) -> None:
         super().__init__()
-        self.kernel = copy.deepcopy(kernel).requires_grad_(False)
-        self.mean = copy.deepcopy(mean).requires_grad_(False)
+        self.kernel, self.mean = untrained(kernel), untrained(mean)
         self.interpolation: Method = interpolation
         self.outside: Outside = outside
         self.boundary: Boundary = boundary

@@ -15,7 +15,7 @@ from gpx.inference.nystrom import BlockStore, NystromSums, Whitener
 from gpx.kernels.base import Kernel
 from gpx.linalg import CholeskyReport
 from gpx.means.base import Mean
-from gpx.methods.base.posterior import Marginals
+from gpx.methods.base.posterior import Marginals, untrained
 from gpx.methods.sparse.certified_selection import KLCertifier
 from gpx.sampling import SHARED, ConditionedFunctions, Frequencies, prior_functions
 
@@ -56,8 +56,7 @@ class SGPRPosterior(JointLaw):
     def __init__(self, kernel: Kernel, mean: Mean, features: InducingFeatures = POINTS) -> None:
         super().__init__()
         self.features = copy.deepcopy(features)
-        self.kernel = copy.deepcopy(kernel).requires_grad_(False)
-        self.mean = copy.deepcopy(mean).requires_grad_(False)
+        self.kernel, self.mean = untrained(kernel), untrained(mean)
         self.certificate: Certificate | None = None
         self.register_data_sized()
 

@@ -17,7 +17,7 @@ from gpx.inference.variational.paths import conditioned_paths
 from gpx.kernels.base import Kernel
 from gpx.linalg.triangular import lower_matmul
 from gpx.means.base import Mean
-from gpx.methods.base.posterior import Marginals, no_joint_law
+from gpx.methods.base.posterior import Marginals, no_joint_law, untrained
 from gpx.sampling import SHARED, Frequencies
 
 PREDICT_CHUNK = 4096
@@ -53,10 +53,10 @@ class SVGPPosterior(JointLaw):
     ) -> None:
         super().__init__()
         self.features = copy.deepcopy(features)
-        self.kernel = copy.deepcopy(kernel).requires_grad_(False)
+        self.kernel = untrained(kernel)
         device = next((p.device for p in self.kernel.parameters()), None)
         self.register_buffer("refitted", torch.tensor(refitted, device=device))
-        self.mean = copy.deepcopy(mean).requires_grad_(False)
+        self.mean = untrained(mean)
         self.register_data_sized()
 
     def facts(self) -> dict[str, bool | int | float | str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +12,7 @@ from gpx.backends import DEFAULT_BUDGET, row_chunks
 from gpx.bases.sufficient_statistics import WeightPosterior
 from gpx.data_sized import InDoublePrecision
 from gpx.means.base import Mean
-from gpx.methods.base.posterior import Marginals, Posterior, functions_by_blocks
+from gpx.methods.base.posterior import Marginals, Posterior, functions_by_blocks, untrained
 from gpx.methods.sparse_spectrum.spectrum import LearnedSpectrum
 
 
@@ -35,8 +34,7 @@ class SparseSpectrumPosterior(InDoublePrecision, Posterior):
 
     def __init__(self, spectrum: LearnedSpectrum, mean: Mean) -> None:
         super().__init__()
-        self.spectrum = copy.deepcopy(spectrum).requires_grad_(False)
-        self.mean = copy.deepcopy(mean).requires_grad_(False)
+        self.spectrum, self.mean = untrained(spectrum), untrained(mean)
         device = spectrum.points.device
         for name in self.data_sized:
             self.register_buffer(name, torch.zeros(0, dtype=torch.float64, device=device))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import math
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from gpx.kernels.base import Kernel
 from gpx.likelihoods import Gaussian
 from gpx.linalg.triangular import inverse_lower
 from gpx.means.base import Mean
-from gpx.methods.base.posterior import Marginals, Posterior, sampled_functions
+from gpx.methods.base.posterior import Marginals, Posterior, sampled_functions, untrained
 from gpx.methods.weight_space.chevron import ChevronWeights
 from gpx.methods.weight_space.group_solves import WeightGroup, group_system
 from gpx.methods.weight_space.mean_field import MeanFieldWeights
@@ -253,7 +252,7 @@ class RelevanceVectorPosterior(Posterior):
 
     def __init__(self, kernel: Kernel) -> None:
         super().__init__()
-        self.kernel: Kernel = copy.deepcopy(kernel).requires_grad_(False)
+        self.kernel: Kernel = untrained(kernel)
         self.register_data_sized()
 
     @property
