@@ -165,7 +165,7 @@ def neighbour_conditional(
 
 
 class NearRows:
-    """The search of ``near_rows`` among rows x (n, d), prepared for many calls.
+    """The search for the nearest of the rows x (n, d), prepared for many calls.
 
     Args:
         kernel: its lengthscales are the units of distance.
@@ -207,15 +207,10 @@ def _versions(kernel: Kernel, x: Tensor) -> list[int]:
     return versions([x, *kernel.parameters(), *kernel.buffers()])
 
 
-def near_rows(kernel: Kernel, x: Tensor, queries: Tensor, count: int) -> Tensor:
-    """The ``count`` rows of x (n, d) nearest to each of ``queries`` (q, d) at the lengthscales."""
-    return NearRows(kernel, x)(queries, count)
-
-
 def local_regression(
     kernel: Kernel, noise: Tensor, x: Tensor, residual: Tensor, queries: Tensor, count: int = 64
 ) -> Conditional:
     """``neighbour_conditional`` on the ``count`` rows nearest to each query, in float64."""
     x, queries = x.double(), queries.double()
-    near = near_rows(kernel, x, queries, count)
+    near = NearRows(kernel, x)(queries, count)
     return neighbour_conditional(kernel, noise.double(), x, residual.double(), queries, near)

@@ -25,7 +25,8 @@ from gpx.linalg.processes import Processes
 from gpx.linalg.triangular import add_lower_product
 
 BLOCK_BYTES = {"cpu": 2**22}
-"""Bytes of one block of A^T on a CPU: it stays in the cache between the passes over it."""
+"""Bytes of one block of A^T on a CPU: it stays in the cache between the passes over it. Elsewhere a
+block takes an eighth of ``working_memory``."""
 
 GRAM_BYTES = 2**21
 """Bytes of the rows of A^T added to A A^T at once on a CPU: they stay in a core's cache."""
@@ -180,8 +181,8 @@ class BlockStore:
         self.dtype = self._kept.dtype
         row = m * self._kept.element_size()
         if bounds is None:
-            step = max(1, _block_bytes(x.device) // row)
-            self.rows = list(row_slices(n, step))
+            of_block = BLOCK_BYTES["cpu"] if x.is_cpu else working_memory(x.device) // 8
+            self.rows = list(row_slices(n, max(1, of_block // row)))
         else:
             self.rows = [slice(start, stop) for start, stop in pairwise(bounds)]
         room = memory_budget // row
@@ -236,11 +237,6 @@ class BlockStore:
 
     def _cross(self, rows: slice) -> Tensor:
         return self.whitener.cross(self.x[rows]).detach()
-
-
-def _block_bytes(device: torch.device) -> int:
-    """Bytes of a block: ``BLOCK_BYTES`` on a CPU, an eighth of ``working_memory`` elsewhere."""
-    return BLOCK_BYTES["cpu"] if device.type == "cpu" else working_memory(device) // 8
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,8 @@ class BlockToeplitz(Convolution):
     @property
     def grids(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
         """(grid, grid, circular lengths)."""
-        return self.grid, self.grid, tuple(_circular_length(n) for n in self.grid)
+        lengths = (1 if n == 1 else fast_length(2 * n - 1) for n in self.grid)
+        return self.grid, self.grid, tuple(lengths)
 
     def _generator(self) -> Tensor:
         out = self.lags
@@ -101,10 +102,6 @@ class BlockToeplitz(Convolution):
         dims = tuple(range(-self.levels, 0))
         reversed_lags = self.lags.flip(dims).roll((1,) * self.levels, dims)
         return BlockToeplitz(reversed_lags, grid=self.grid)
-
-
-def _circular_length(points: int) -> int:
-    return 1 if points == 1 else fast_length(2 * points - 1)
 
 
 def grid_lags(spacing: Tensor, grid: Sequence[int], *, even: bool = False) -> Tensor:

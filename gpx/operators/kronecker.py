@@ -221,7 +221,8 @@ def _select(base: Kronecker, index: Index) -> LinearOperator:
     if index.rows is not None and _few_enough(index.rows, base):
         parts = split_index(index.rows, [f.shape[-2] for f in base.factors])
         rows = [dense(f)[..., i, :] for f, i in zip(base.factors, parts, strict=True)]
-        return _take_columns(KhatriRao(*rows), index.columns)
+        whole = KhatriRao(*rows)
+        return whole if index.columns is None else whole._getitem(slice(None), index.columns)
     if index.columns is not None and _few_enough(index.columns, base):
         flipped = _select(base._transpose_nonbatch(), Index(index.columns, index.rows))
         return flipped._transpose_nonbatch()
@@ -231,7 +232,3 @@ def _select(base: Kronecker, index: Index) -> LinearOperator:
 def _few_enough(chosen: Tensor, base: Kronecker) -> bool:
     """Whether single rows (N operations each) cost less than one product (N sum n_l)."""
     return chosen.shape[0] <= sum(f.shape[-1] for f in base.factors)
-
-
-def _take_columns(rows: KhatriRao, columns: Tensor | None) -> LinearOperator:
-    return rows if columns is None else rows._getitem(slice(None), columns)

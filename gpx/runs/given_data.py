@@ -220,7 +220,9 @@ def _arrays(
     if not made:
         frame = _columns(x, names)
         numbered = numbered_names(len(frame.names))
-        made = {n: _for_archive(v) for n, v in zip(numbered, frame.columns, strict=True)}
+        # NumPy writes texts without pickling, and other objects with it
+        columns = (v.astype(str) if v.dtype.kind == "O" else v for v in frame.columns)
+        made = dict(zip(numbered, columns, strict=True))
     targets = _targets(y)
     rows = {len(array) for array in (*made.values(), targets)}
     plain = made.get("x")
@@ -276,11 +278,6 @@ def _targets(y: ArrayLike) -> NDArray[Any]:
             return array.astype(str)
     targets = real_array(y, TARGETS)
     return targets[:, 0] if targets.ndim == 2 and targets.shape[1] == 1 else targets
-
-
-def _for_archive(values: NDArray[Any]) -> NDArray[Any]:
-    """A column as an array that NumPy can write without pickling."""
-    return values.astype(str) if values.dtype.kind == "O" else values
 
 
 def _width(arrays: Mapping[str, NDArray[Any]], name: str) -> int:

@@ -72,10 +72,6 @@ class SweepTable(Callback):
             print(f"table: {folder / 'table.md'}")
 
 
-def _runs_in(folders: Sequence[Path]) -> list[Path]:
-    return sorted({p.parent for folder in folders for p in folder.rglob("config.yaml")})
-
-
 def _settings_of(run: Path) -> dict[str, Any]:
     try:
         config = OmegaConf.load(run / "config.yaml")
@@ -139,7 +135,7 @@ def run_table(folders: Sequence[Path]) -> RunTable:
     Raises:
         DataError: config.yaml or metrics.json of a finished run cannot be read.
     """
-    runs = _runs_in(folders)
+    runs = sorted({p.parent for folder in folders for p in folder.rglob("config.yaml")})
     finished = [run for run in runs if (run / "metrics.json").exists()]
     unfinished = [run for run in runs if run not in finished]
     settings = {run: _settings_of(run) for run in finished}

@@ -41,10 +41,11 @@ def download(url: str, target: Path, *, size: int, sha256: str) -> None:
         raise ConfigError(f"{url} is neither an https nor an http address")
     digest, received = hashlib.sha256(), 0
     try:
+        name = "/".join(url.rsplit("/", 2)[-2:])
         # disable=None: progress is only shown on a terminal
         with (
             atomic_file(target) as file,
-            tqdm(total=size, unit="B", unit_scale=True, desc=_tail(url), disable=None) as bar,
+            tqdm(total=size, unit="B", unit_scale=True, desc=name, disable=None) as bar,
         ):
             for chunk in _chunks(url, size + 1):
                 file.write(chunk)
@@ -79,7 +80,3 @@ def _chunks(url: str, most: int) -> Iterator[bytes]:
     except (http.client.HTTPException, OSError) as error:
         reason = getattr(error, "reason", None) or error
         raise DataError(f"{url} cannot be reached ({reason})") from error
-
-
-def _tail(url: str) -> str:
-    return "/".join(url.rsplit("/", 2)[-2:])

@@ -36,10 +36,8 @@ class Draws(NamedTuple):
 
     def normals(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """Standard normals with the dtype and device of ``like``."""
-        return self._draw(lambda: self._normals(shape, like))
-
-    def _normals(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        return self._empty(shape, like).normal_(generator=self.generator).to(like.device)
+        empty, source = self._empty, self.generator
+        return self._draw(lambda: empty(shape, like).normal_(generator=source).to(like.device))
 
     def mask(self, shape: tuple[int, ...], probability: float, like: Tensor) -> Tensor:
         """Ones with ``probability``, otherwise zeros, with the dtype and device of ``like``."""

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gpx.inference.neighbour_conditional import near_coordinates, near_rows
+from gpx.inference.neighbour_conditional import NearRows, near_coordinates
 from gpx.kernels.base import Kernel
 from gpx.kernels.constant import Constant
 from gpx.kernels.stationary import Stationary
@@ -60,7 +60,7 @@ def nearest_inducing(
     "random" is a function of the input, so that an input always gets the same points.
     """
     if nearness == "euclidean":
-        return near_rows(kernel, z, x, count)
+        return NearRows(kernel, z)(x, count)
     if by_distance(kernel, nearness):
         search = NearestSearch(near_coordinates(kernel, z), max_brute_force=len(z))
         return search(near_coordinates(kernel, x), count)

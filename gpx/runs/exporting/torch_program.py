@@ -71,7 +71,8 @@ def torch_program(predictor: Predictor) -> torch.export.ExportedProgram:
     own.posterior.fix()
     module = PredictionModule(own).eval()
     program = program_of(module, rows, "torch", kind)
-    found = [each.numpy() for each in _applied(program, rows)]
+    with torch.no_grad():
+        found = [each.numpy() for each in program.module()(rows)]
     require_agreement(found, known, module.dtype, "torch", kind)
     return program
 
@@ -164,11 +165,6 @@ def on_the_cpu(predictor: Predictor) -> Predictor:
     if own.calibration is not None:
         own.calibration.cpu().requires_grad_(False)
     return own
-
-
-@torch.no_grad()
-def _applied(program: torch.export.ExportedProgram, rows: Tensor) -> tuple[Tensor, Tensor]:
-    return program.module()(rows)
 
 
 def rows_near_the_data(predictor: Predictor) -> Tensor:
