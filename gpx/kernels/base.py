@@ -131,7 +131,7 @@ class Kernel(Constructed, ABC):
             x2 (n2, d): inputs of the columns; None (or x1 itself) for the square matrix of x1.
 
         Returns:
-            (n1, n2), in the squared unit of the function values.
+            (n1, n2), in the squared unit of the function values; every entry has its own memory.
 
         Raises:
             ShapeError: inputs are not matrices, or lack columns; ``covariance`` gives a tensor of
@@ -158,6 +158,8 @@ class Kernel(Constructed, ABC):
                 f"{self.name}.covariance gave a tensor of shape {tuple(found.shape)} for "
                 f"{rows.shape[0]} and {columns.shape[0]} rows; it must have one entry for each pair"
             )
+        if not found.is_contiguous() and 0 in found.stride():
+            return found.contiguous()  # one number for many pairs, which cannot be written to
         return found
 
     def pairs(self, x1: Tensor, x2: Tensor) -> Tensor:

@@ -27,6 +27,7 @@ class Linear(Mean):
         if x.ndim != 2 or x.shape[1] != self.weight.shape[0]:
             raise ShapeError(
                 f"a linear mean of {self.weight.shape[0]} inputs got inputs of shape "
-                f"{tuple(x.shape)}; set num_inputs to the number of columns"
+                f"{tuple(x.shape)}; set Linear.num_inputs to the number of columns, which are the "
+                "features where a network makes these of the inputs"
             )
         return x @ self.weight + self.bias

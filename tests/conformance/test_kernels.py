@@ -102,6 +102,14 @@ def test_square_matrix_is_positive_semidefinite(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_a_dense_matrix_may_be_changed_in_place(name):
+    matrix = REGISTRY[name]().evaluate(inputs(4, 2)).detach()
+    expected = matrix + torch.eye(4)
+    matrix.diagonal().add_(1.0)
+    torch.testing.assert_close(matrix, expected)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_gradients_in_parameters_and_inputs(name):
     kernel = REGISTRY[name]()
     x, z = inputs(5, 4), inputs(4, 5)

@@ -38,7 +38,7 @@ def test_gradients_reach_parameters_and_inputs():
 
 
 def test_linear_names_a_wrong_number_of_columns():
-    with pytest.raises(ShapeError, match="set num_inputs"):
+    with pytest.raises(ShapeError, match=r"set Linear\.num_inputs .* the features"):
         Linear(3)(X)
 
 

@@ -16,7 +16,7 @@ from gpx.kernels.over_axes import checked_groups
 from gpx.likelihoods import Gaussian, GaussianOutputs, Likelihood
 from gpx.linalg import budget_in_bytes, memory_for_all, total_memory
 from gpx.methods.grid.factors import split_kernel
-from gpx.options.build import build, target_of
+from gpx.options.build import build, check_parts, target_of
 from gpx.options.config import TrainerConfig
 from gpx.runs.choosing import kernel_choice
 from gpx.runs.choosing.method_choice import Choice, Facts, choose
@@ -115,6 +115,7 @@ def with_open_choices_made(
         seconds = math.inf if options.budget is None else KERNEL_SHARE * options.budget
         config = kernel_choice.with_kernel_chosen(config, trained, grid, folders, seconds, say)
     if not method_open or compose is None:
+        _require_kernel(config)
         return config, data
     chosen = choose(facts_of(config, options, device, source, trained))
     if kernel_open:  # options of kernel=auto may have been given
@@ -126,7 +127,17 @@ def with_open_choices_made(
         if made.init == asked_init:
             made.init = config.init
         made.facts.kernel_choice = config.facts.kernel_choice
+    _require_kernel(made)
     return made, data
+
+
+def _require_kernel(config: DictConfig) -> None:
+    """Raise ConfigError if ``kernel=auto`` is left, which images leave, and the model takes one."""
+    if kernel_choice.is_open(config) and "kernel" in check_parts(config):
+        raise ConfigError(
+            "kernel=auto compares kernels of tables and grids, and the data are images: name a "
+            "kernel, for example kernel=rbf or kernel=arc_cosine"
+        )
 
 
 def describe(choice: Choice) -> str:

@@ -228,6 +228,15 @@ def test_what_does_not_go_with_it_is_one_sentence(train_py, tmp_path, options, m
     assert not (tmp_path / "outputs").exists()
 
 
+@pytest.mark.parametrize("method", ["auto", "svgp", "cnn_rf"])
+def test_kernels_are_not_compared_for_images(train_py, tmp_path, method):
+    options = ["data=digits", "data.train_size=60", f"approx={method}", "kernel=auto"]
+    status, text = train_py(*options, "likelihood=softmax")
+    assert status == USAGE_ERROR
+    assert "the data are images: name a kernel, for example kernel=rbf" in text
+    assert not (tmp_path / "outputs").exists()
+
+
 def test_a_config_alone_cannot_be_composed_anew(tmp_path):
     with pytest.raises(ConfigError, match="name a method"):
         gpx.runs.run(composed(["data=toy1d"]), RunFolder(tmp_path / "run"))
