@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 
 def values_of(tensors: Sequence[Tensor]) -> Tensor:
-    """All entries of parameters or their gradients, in order, as a new vector (P,)."""
+    """All entries of parameters or their gradients, in order, as a new vector (P,); P may be 0."""
+    if not tensors:
+        return torch.zeros(0, dtype=torch.float64)
     entries = [tensor.detach().reshape(-1).double() for tensor in tensors]
     if len({each.device for each in entries}) > 1:
         entries = [each.cpu() for each in entries]

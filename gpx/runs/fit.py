@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
@@ -251,6 +252,7 @@ def fit(
     }
     parts = {name: part for name, part in every.items() if part is not None}
     with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))  # what is made here is trained
         modules = _modules(parts, options, keep, stack)
         fixed = [
             name

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from omegaconf import DictConfig
 
 from gpx.atomic_file import atomic_file
@@ -89,7 +91,7 @@ def run(
             options = replace(options, quiet=True)
         device = resolve_device(options.device)
         require_matmul(options.matmul, device, refined=solves_refined(config))
-        with global_randomness(config.seed):
+        with _own_state(config.seed):
             with out_of_memory_said(device):
                 prepared = prepare(config, options, device, folder, data)
             prepared.monitors = list(monitors)
@@ -106,6 +108,13 @@ def run(
                 raise WriteError(text) from error
 
 
+@contextmanager
+def _own_state(seed: int) -> Iterator[None]:
+    """Random states and gradients as a run needs them, whatever those of the caller are."""
+    with global_randomness(seed), torch.inference_mode(False), torch.enable_grad():
+        yield
+
+
 def _chosen(
     config: DictConfig, compose: Compose | None, folders: Sequence[Path]
 ) -> tuple[DictConfig, Dataset]:
@@ -114,7 +123,7 @@ def _chosen(
         check_values(config)
         options = trainer_options(config.trainer)
         device = resolve_device(options.device)
-        with global_randomness(config.seed), out_of_memory_said(device):
+        with _own_state(config.seed), out_of_memory_said(device):
             say = Console(quiet=options.quiet or sharing().number > 0).say
             return with_open_choices_made(config, options, device, compose, folders, say)
 

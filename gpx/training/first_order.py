@@ -17,7 +17,7 @@ from gpx.likelihoods.row_noise import RowNoise
 from gpx.methods.base.batch import Batch
 from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Evidence, Objective
-from gpx.methods.base.optimizer import Optimizer, Session
+from gpx.methods.base.optimizer import NOTHING_TRAINED, Optimizer, Session
 from gpx.sampling.batches import BatchOrder, batch_order
 from gpx.training.algorithms import algorithm_class, options_of
 from gpx.training.bounds import checked_bounds
@@ -117,6 +117,8 @@ class FirstOrder(Optimizer):
         total = torch.zeros((), dtype=torch.float64, device=session.x.device)
         summed = 0
         self._set_last_step(session)
+        if not every:  # one step, for its evidence
+            session.max_steps = min(session.max_steps, 1)
         while session.step < session.max_steps and not session.out_of_time:
             # a check of sparse gradients would wait for a GPU, and cannot be part of a CUDA graph
             with session.timed(), torch.sparse.check_sparse_tensor_invariants(False):
@@ -151,6 +153,8 @@ class FirstOrder(Optimizer):
         for parameter, before in placed:
             if not torch.equal(parameter, before):  # moments are of the points before
                 self.optimisers["inducing"].state.pop(parameter, None)
+        if not every:
+            return NOTHING_TRAINED
         if session.step < session.limit:
             if self.settling.ran_out or session.out_of_time:
                 return session.ended_in_time()
@@ -192,7 +196,8 @@ class FirstOrder(Optimizer):
         def loss_of(evidence: Evidence, x: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
             return objective.loss(evidence, model, x), evidence.parts
 
-        if session.cuda_graphs and objective.fixed_shapes and model.fixed_shapes:
+        shaped = objective.fixed_shapes and model.fixed_shapes
+        if session.cuda_graphs and shaped and self.parameters:
             every = [p for group in self.parameters.values() for p in group]
             for optimiser in self.optimisers.values():
                 if isinstance(optimiser, NaturalGradient):
@@ -216,7 +221,8 @@ class FirstOrder(Optimizer):
         def evaluated(batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
             found = objective.evidence_of(model, batch, generator=session.generator)
             loss, parts = loss_of(found, batch.x)
-            loss.backward()
+            if self.parameters:
+                loss.backward()
             return loss.detach(), parts
 
         return evaluated

@@ -18,7 +18,7 @@ from gpx.flat_parameters import assign, limits_of, value_and_gradient, values_of
 from gpx.linalg.processes import sharing
 from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Evidence, Objective
-from gpx.methods.base.optimizer import Optimizer, Session
+from gpx.methods.base.optimizer import NOTHING_TRAINED, Optimizer, Session
 from gpx.tensor_checks import check_at_least
 from gpx.training.bounds import checked_bounds
 from gpx.training.evaluation_record import Record
@@ -283,6 +283,9 @@ class LBFGSB(Optimizer):
 
         try:
             point = start
+            if not _any_free(parameters):
+                evaluate(point)
+                return NOTHING_TRAINED
             while True:
                 try:
                     result = scipy.optimize.minimize(
@@ -332,7 +335,8 @@ class LBFGSB(Optimizer):
             parameter.grad = None
         try:
             value = loss()
-            value.backward()
+            if _any_free(parameters):
+                value.backward()
         except (NotPositiveDefinite, DidNotConverge):
             if first:
                 raise
@@ -376,3 +380,7 @@ class _BeyondLimit(Exception):
 
 def _trained(model: Model) -> list[nn.Parameter]:
     return [p for group in model.parameter_groups().values() for p in group]
+
+
+def _any_free(parameters: Sequence[nn.Parameter]) -> bool:
+    return any(parameter.requires_grad for parameter in parameters)

@@ -527,6 +527,44 @@ def test_what_cannot_be_fixed_is_refused(option, words, tmp_path):
         gpx.fit(*SERIES, "approx=exact", "kernel=rbf", option, folder=tmp_path / "run")
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("approx=exact", "optimizer=lbfgsb"),
+        ("approx=exact", "optimizer=adam"),
+        ("approx=vecchia", "approx.research=1"),
+        ("approx=local_experts", "approx.num_experts=2"),
+        ("approx=committee", "approx.num_experts=2"),
+    ],
+)
+def test_with_everything_fixed_one_evidence_ends_training(arrays, tmp_path, capsys, options):
+    values = ("kernel=rbf", "kernel.lengthscale=0.7", "likelihood.noise_variance=0.04")
+    names = "kernel.lengthscale,kernel.outputscale,likelihood.noise_variance,mean.constant"
+    fitted = gpx.fit(*arrays, *options, *values, f"fixed=[{names}]", *QUICK[4:], folder=tmp_path)
+    assert "every parameter is fixed: nothing to train" in capsys.readouterr().err
+    assert fitted.metrics["train.steps"] <= 2  # vecchia: once more for its neighbours
+    assert np.isfinite(fitted.metrics["train.evidence"])
+    assert fitted.metrics["test.rmse"] < 0.3
+    for name, value in (("kernel.lengthscale", 0.7), ("likelihood.noise_variance", 0.04)):
+        found = [v for k, v in fitted.hyperparameters.items() if k.endswith(name)]
+        np.testing.assert_allclose(np.concatenate([np.ravel(v) for v in found]), value)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_trains_where_gradients_are_switched_off(arrays, mode):
+    kernel = RBF(lengthscale=[1.0, 1.0])
+    options = ("approx=exact", "trainer.max_steps=3", "init=constants", "trainer.device=cpu")
+    expected = gpx.fit(*arrays, *options, kernel=kernel, quiet=True, keep=False)
+    with mode():
+        found = gpx.fit(
+            *arrays, *options, kernel=RBF(lengthscale=[1.0, 1.0]), quiet=True, keep=False
+        )
+        inside = found.predict(arrays[0])
+    assert found.metrics["train.evidence"] == expected.metrics["train.evidence"]
+    np.testing.assert_array_equal(inside.mean, expected.predict(arrays[0]).mean)
+    np.testing.assert_array_equal(found.predict(arrays[0]).std, expected.predict(arrays[0]).std)
+
+
 def test_a_stopped_run_with_fixed_values_ends_as_it_would_have(tmp_path, monkeypatch):
     options = ("approx=exact", "kernel=rbf", "kernel.lengthscale=0.3", "fixed=kernel.lengthscale")
     options += ("trainer.max_steps=8", "trainer.checkpoint_seconds=0", *QUICK[3:])

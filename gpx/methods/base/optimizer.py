@@ -16,6 +16,9 @@ from gpx.likelihoods.base import Likelihood
 from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Evidence, Objective
 
+NOTHING_TRAINED = "every parameter is fixed: nothing to train"
+"""Why training ends after one evidence."""
+
 
 class Session(Protocol):
     """One run of training as an optimiser sees it; implemented in ``gpx.training.session``.
