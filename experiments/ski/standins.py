@@ -1,4 +1,4 @@
-"""Generated data that replace SARCOS, kin40k and Abalone; the same kind of problem.
+"""Generated data that replace SARCOS and Abalone; the same kind of problem.
 
 Sizes of the published splits are the defaults. Targets are in units of their own.
 """
@@ -13,7 +13,6 @@ Floats = NDArray[np.float64]
 LINKS = 7
 LENGTH = 0.3
 GRAVITY = 9.81
-TARGET = (2.0, 1.0, 1.0)
 
 
 def sarcos_like(n: int = 44_484 + 4_449, seed: int = 0) -> tuple[Floats, Floats]:
@@ -33,24 +32,6 @@ def sarcos_like(n: int = 44_484 + 4_449, seed: int = 0) -> tuple[Floats, Floats]
     mass = np.linspace(2.0, 0.5, LINKS)
     y = (mass * (place[0] * (pull_y + GRAVITY) - place[1] * pull_x)).sum(1)
     return np.concatenate([q, dq, ddq], 1), y
-
-
-def kin40k_like(n: int = 40_000, seed: int = 0) -> tuple[Floats, Floats]:
-    """Distance of the hand of an arm with eight joints from a point: x (n, 8), y (n,)."""
-    random = np.random.default_rng(seed)
-    x = random.uniform(-np.pi / 2.0, np.pi / 2.0, (n, 8))
-    frame = np.broadcast_to(np.eye(3), (n, 3, 3))
-    hand = np.zeros((n, 3))
-    for joint in range(8):
-        sin, cos = np.sin(x[:, joint]), np.cos(x[:, joint])
-        turn = np.zeros((n, 3, 3))
-        turn[:, 0, 0], turn[:, 0, 1], turn[:, 1, 0], turn[:, 1, 1] = cos, -sin, sin, cos
-        turn[:, 2, 2] = 1.0
-        frame = frame @ turn
-        hand = hand + frame[:, :, 0]
-        side = 1.0 if joint % 2 == 0 else -1.0
-        frame = frame @ np.array([[1.0, 0.0, 0.0], [0.0, 0.0, -side], [0.0, side, 0.0]])
-    return x, np.linalg.norm(hand - np.array(TARGET), axis=1)
 
 
 def abalone_like(n: int = 4_177, seed: int = 0) -> tuple[Floats, Floats]:

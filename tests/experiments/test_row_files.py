@@ -162,7 +162,6 @@ TABLES = {
         lambda row: row["run"].startswith("protein"),
     ),
 }
-DATA_AND_METHOD = ("data", "method")
 SIZES_KEY = ("data", "N", "seed", "method")
 
 

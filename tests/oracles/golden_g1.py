@@ -13,7 +13,6 @@ from gpx.means import Zero
 NOISE = 0.05
 VARIANCE = 1.3
 LOGDET = -516.0157202
-LOGDET_Q = -516.7462575
 INV_QUAD = 173.1094506
 
 x = torch.arange(200, dtype=torch.float64) * 10 / 199

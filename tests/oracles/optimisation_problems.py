@@ -2,9 +2,6 @@
 
 import numpy as np
 
-MAXIMUM = 3.32237
-"""Its largest value, at (0.20169, 0.150011, 0.476874, 0.275332, 0.311652, 0.6573)."""
-
 WEIGHTS = np.array([1.0, 1.2, 3.0, 3.2])
 SCALES = np.array(
     [
