@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Literal, NamedTuple, cast
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from torch.nn.functional import logsigmoid
 from gpx.constructed import Constructed
 from gpx.errors import ConfigError, NotAvailable, ShapeError, class_name
 from gpx.likelihoods.row_noise import RowNoise
+from gpx.likelihoods.tilted import Curvature, Tilted, tilted_by_quadrature
 from gpx.tensor_checks import validation
 
 Task = Literal["regression", "binary", "multiclass", "ordinal", "count", "proportion", "positive"]
@@ -68,36 +69,6 @@ def log_class_probabilities(law: Any) -> Tensor:
     if probs.ndim == 1:
         probs = torch.stack([getattr(law, "complement", 1.0 - probs), probs], -1)
     return cast(Tensor, probs.log())
-
-
-class Curvature(NamedTuple):
-    """First and second derivatives of log p(y | f) with respect to the latents of each row.
-
-    Attributes:
-        gradient (..., n) or (..., n, p): d log p / df.
-        information (..., n) or (..., n, p): w >= 0. Minus the second derivative is w for one
-            latent, and diag(w) - w w^T with the entries of w adding to one for p of them.
-    """
-
-    gradient: Tensor
-    information: Tensor
-
-
-class Tilted(NamedTuple):
-    """log Z = log E p(y | f) under f ~ N(mean, variance), and its derivatives in the mean.
-
-    f given y then has mean ``mean + variance * gradient`` and variance
-    ``variance - variance^2 * information``.
-
-    Attributes:
-        log_normaliser (..., n): log Z, nats.
-        gradient (..., n): d log Z / d mean.
-        information (..., n): minus the second derivative.
-    """
-
-    log_normaliser: Tensor
-    gradient: Tensor
-    information: Tensor
 
 
 class Likelihood(Constructed, ABC):
@@ -217,20 +188,25 @@ class Likelihood(Constructed, ABC):
         )
 
     def tilted(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tilted:
-        """log E p(y | f) and its derivatives, exact to rounding.
+        """log E p(y | f) and its derivatives, exact to rounding. For expectation propagation.
 
         Args:
             y (n,): targets.
             mean, variance (..., n): of f; one latent function, the variance is not negative.
 
+        Default: ``tilted_by_quadrature`` for a log-concave likelihood that defines ``curvature``.
+
         Raises:
-            NotAvailable: not implemented.
+            NotAvailable: not implemented, and no such likelihood.
         """
-        raise NotAvailable(
-            f"the {class_name(self)} likelihood does not know its moments (tilted), which "
-            "expectation propagation needs; take likelihood=Bernoulli(), model=LaplaceGP() or "
-            "model=SVGP()"
-        )
+        declared = type(self).curvature is not Likelihood.curvature
+        if not (declared and self.log_concave and self.num_latents == 1):
+            raise NotAvailable(
+                f"the {class_name(self)} likelihood does not know its moments (tilted), which "
+                "expectation propagation needs; take likelihood=Bernoulli(), or model=SVGP(), "
+                "which takes any likelihood"
+            )
+        return tilted_by_quadrature(self, y, mean, variance)
 
 
 def require_labels(likelihood: Likelihood, y: Tensor, count: int) -> None:

@@ -14,7 +14,7 @@ from torch.special import log_ndtr
 
 from gpx.constants import LOG_TWO_PI
 from gpx.constraints import positive_parameter
-from gpx.errors import ConfigError, NotAvailable
+from gpx.errors import ConfigError
 from gpx.likelihoods.base import Curvature, Likelihood, Tilted, class_law, require_labels
 from gpx.likelihoods.bernoulli import Link
 from gpx.likelihoods.quadrature import GaussHermite, GaussLogistic
@@ -127,16 +127,12 @@ class Ordinal(Likelihood):
         return Curvature(rise - fall, information)
 
     def tilted(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tilted:
-        """For the probit link: P(y) at a mean and cut points divided by sqrt(1 + variance).
+        """Probit: P(y) at a mean and cut points divided by sqrt(1 + variance).
 
-        Raises:
-            NotAvailable: the logit link.
+        Logit: by quadrature.
         """
         if self.link == "logit":
-            raise NotAvailable(
-                "the Ordinal likelihood knows its moments (tilted) with link='probit' only, and "
-                "expectation propagation needs them; take that, model=LaplaceGP() or model=SVGP()"
-            )
+            return super().tilted(y, mean, variance)
         scale = (1.0 + variance).sqrt()
         return Tilted(self._log_interval(y, mean, scale), *self._interval_curvature(y, mean, scale))
 

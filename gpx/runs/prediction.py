@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +28,27 @@ class Prediction(NamedTuple):
     std: NDArray[np.float64]
     lower: NDArray[np.float64]
     upper: NDArray[np.float64]
+
+
+def warn_of_tails(predicted: Prediction, spacing: float) -> None:
+    """Warn of means above their own 95 % interval, which a far tail makes, not the data.
+
+    The mean of a count or of a target whose logarithm is modelled is that of exp(f). Where the
+    deviation of f exceeds 2 * 1.96 it lies above the interval, and grows as exp of the variance.
+
+    Args:
+        spacing: of the values of the target, as the interval of a rare count ends at zero.
+    """
+    above = predicted.mean > predicted.upper + spacing
+    if above.any():
+        warnings.warn(
+            f"{int(above.sum()):,} of {above.size:,} predicted means lie above their 95 % interval "
+            f"(up to {predicted.mean[above].max():.3g}, where it ends at "
+            f"{predicted.upper[above].max():.3g} at most): they are those of a far tail, which the "
+            "data say nothing of; use the interval, or bound the outputscale in training "
+            "(optimizer.bounds)",
+            stacklevel=3,
+        )
 
 
 class ClassPrediction(NamedTuple):

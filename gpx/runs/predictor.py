@@ -29,7 +29,7 @@ from gpx.runs.further_rows import conditionable_likelihood, row_noise, standardi
 from gpx.runs.gaps import averaged_over_gaps
 from gpx.runs.hyperparameters import Hyperparameters, hyperparameters_of, shown
 from gpx.runs.left_out import LeftOutRows, left_out_rows
-from gpx.runs.prediction import ClassPrediction, Prediction, class_summary, summary
+from gpx.runs.prediction import ClassPrediction, Prediction, class_summary, summary, warn_of_tails
 from gpx.tensor_checks import own_number
 
 
@@ -142,6 +142,9 @@ class Predictor:
             DTypeError, DataError: not real numbers, not finite, or a column is missing.
             ConfigError: the target is a class (see ``predict_classes``), or known noise with
                 recalibration.
+
+        Warns of means of counts, or of targets whose logarithm is modelled, that lie above their
+        interval.
         """
         if is_classification(self.likelihood.task):
             raise ConfigError(
@@ -149,7 +152,9 @@ class Predictor:
             )
         x = self._standardised(inputs)
         distribution = target_marginals(self.distribution(x, self._row_noise(noise, x)))
-        return summary(distribution, self.scaler)
+        predicted = summary(distribution, self.scaler)
+        warn_of_tails(predicted, 1.0 if self.likelihood.task == "count" else 0.0)
+        return predicted
 
     def condition(
         self, inputs: ArrayLike | Frame, targets: ArrayLike, noise: ArrayLike | None = None

@@ -242,7 +242,8 @@ def _compare(metrics: Mapping[str, Any], column: str, word: str, sign: float) ->
     if not sign * scores[best] < sign * own or f"{scores[best]:.4f}" == f"{own:.4f}":
         return []
     prefix = f"baseline.{best}"
-    text = f"{BASELINE_NAMES.get(best, best)} has a {word}: {scores[best]:.4f} against {own:.4f}"
+    theirs, ours = (_cell(score).strip() for score in (scores[best], own))
+    text = f"{BASELINE_NAMES.get(best, best)} has a {word}: {theirs} against {ours}"
     if f"{prefix}.seconds" in metrics:
         text += f", in {metrics[f'{prefix}.seconds']:.1f} s"
     if f"{prefix}.rows" in metrics:

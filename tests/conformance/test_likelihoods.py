@@ -41,8 +41,11 @@ REGISTRY = {
     "Softmax": (lambda: likelihoods.Softmax(3), [0.0, 2.0, 1.0, 1.0]),
 }
 NAMES = sorted(REGISTRY)
-TILTED = ["Bernoulli", "Bernoulli probit", "Gaussian", "Ordinal probit"]
-CURVED = [*TILTED, "Ordinal", "NegativeBinomial", "Poisson", "Softmax"]
+TILTED = [
+    *("Bernoulli", "Bernoulli probit", "Gaussian", "NegativeBinomial"),
+    *("Ordinal", "Ordinal probit", "Poisson"),
+]
+CURVED = [*TILTED, "Softmax"]
 
 
 def case(name):

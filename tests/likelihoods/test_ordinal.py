@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 
 import gpx
-from gpx.errors import ConfigError, DataError, NotAvailable, ShapeError
+from gpx.errors import ConfigError, DataError, ShapeError
 from gpx.kernels import RBF
 from gpx.likelihoods import Bernoulli, Ordinal
 from gpx.means import Zero
@@ -227,8 +227,6 @@ def test_labels_and_links_that_make_no_sense_are_refused():
         Ordinal(3, "cauchit")
     with pytest.raises(ConfigError, match="order names 2 classes, and there are 3"):
         Ordinal(3, order=["a", "b"])
-    with pytest.raises(NotAvailable, match="link='probit' only"):
-        Ordinal(3).tilted(Y[:3], Y[:3], Y[:3])
 
 
 def test_certain_and_wrong_costs_its_logit():

@@ -1,3 +1,5 @@
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -9,9 +11,9 @@ from gpx.data import Standardiser
 from gpx.data.target_transform import TargetTransform
 from gpx.errors import ConfigError, DataError, DTypeError, NoSpectrum, NotAvailable, ShapeError
 from gpx.kernels import RBF, Linear
-from gpx.likelihoods import Bernoulli, Gaussian, GaussianOutputs, Softmax, StudentT
+from gpx.likelihoods import Bernoulli, Gaussian, GaussianOutputs, Poisson, Softmax, StudentT
 from gpx.likelihoods.row_noise import RowNoise
-from gpx.means import Zero
+from gpx.means import Constant, Zero
 from gpx.models import SSGP, SVGP, ExactGP, LaplaceGP, Posterior
 from gpx.runs import function_draws
 from gpx.runs.predictor import Predictor
@@ -354,3 +356,21 @@ def test_known_noise_is_refused_where_a_factor_would_scale_it(predictor):
     with pytest.raises(ConfigError, match="noise= cannot be used with recalibrated predictions"):
         model.predict(x[:2], noise=[3.0, 3.0])
     assert (model.predict(x[:2], noise=[0.0, 0.0]).std == model.predict(x[:2]).std).all()
+
+
+def test_means_of_counts_that_a_far_tail_makes_are_warned_of():
+    x = torch.linspace(-1.0, 1.0, 6, dtype=torch.float64)[:, None]
+    y = torch.tensor([0.0, 0.0, 20.0, 0.0, 0.0, 0.0], dtype=torch.float64)
+    for outputscale, warned in ((1.0, False), (100.0, True)):
+        model = LaplaceGP(
+            kernel=RBF(1, 0.2, outputscale), mean=Constant(-5.0), likelihood=Poisson()
+        ).double()
+        scaler, _ = Standardiser.fit(x, y, scale_targets=False)
+        posterior = model.condition(scaler.transform_inputs(x), y)
+        predictor = Predictor(posterior, model.likelihood, scaler, ("x",), "count")
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            found = predictor.predict([[-1.0], [-0.2], [0.9]])
+        assert bool((found.mean > found.upper + 1.0).any()) == warned == bool(said)
+        if warned:
+            assert "of 3 predicted means lie above their 95 % interval" in str(said[0].message)

@@ -130,11 +130,12 @@ class ExpectationPropagationGP(DenseGP):
     """Expectation propagation: likelihood terms are replaced by Gaussians by moment matching.
 
     Exact for a Gaussian likelihood. For two classes it is the most accurate of the Gaussian
-    approximations, at a few times the cost of Laplace's.
+    approximations, at a few times the cost of Laplace's. Where many counts are zero under a wide
+    prior, their mode says little of where they are, and the moments do.
 
     Args:
         kernel, mean, likelihood: the likelihood must be log-concave with one latent function and
-            define ``tilted``: Bernoulli, or Ordinal with the probit link.
+            define ``tilted`` or ``curvature``: Bernoulli, Ordinal, Poisson, NegativeBinomial.
         max_sweeps: most sweeps over all sites.
 
     Cost: ten to thirty times n^3 multiply-adds.

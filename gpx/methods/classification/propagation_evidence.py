@@ -42,7 +42,7 @@ class EPEvidence(DenseEvidence):
         self.max_sweeps = max_sweeps
 
     def check(self, model: DenseModel) -> None:
-        """As in ``DenseEvidence``; the likelihood must have closed-form moments."""
+        """As in ``DenseEvidence``; the likelihood must know its moments."""
         super().check(model)
         require_tilted(model.likelihood)
 

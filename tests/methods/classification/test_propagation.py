@@ -9,8 +9,8 @@ from scipy.stats import multivariate_normal
 
 from gpx.errors import ConfigError, DidNotConverge, NotAvailable
 from gpx.kernels import RBF
-from gpx.likelihoods import Bernoulli, Gaussian, Poisson, Softmax
-from gpx.means import Zero
+from gpx.likelihoods import Bernoulli, Gaussian, NegativeBinomial, Poisson, Softmax, StudentT
+from gpx.means import Constant, Zero
 from gpx.methods.classification.propagation import propagate, propagate_many
 from gpx.models import ExactGP, ExpectationPropagationGP, LaplaceGP
 from gpx.objectives import EPEvidence, ExactMLL, LaplaceEvidence
@@ -153,6 +153,37 @@ def test_the_gradient_is_that_of_the_converged_evidence(scale):
     assert max(errors.values()) < 1e-7, errors
 
 
+COUNTS = torch.tensor([0.0, 0.0, 3.0], dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    "likelihood", [Poisson(), NegativeBinomial(0.4).double()], ids=["poisson", "negative binomial"]
+)
+def test_counts_are_nearly_integrals_where_the_mode_is_not(likelihood):
+    """Zeros under a wide prior: their mode is close to the prior mean, and the mass far below."""
+    x = torch.tensor([[0.0], [0.5], [1.2]], dtype=torch.float64)
+    model = {"kernel": RBF(1, 0.7, 25.0), "mean": Constant(-1.0), "likelihood": likelihood}
+    ep, laplace = (kind(**model).double() for kind in (ExpectationPropagationGP, LaplaceGP))
+    kernel = ep.kernel.evaluate(x).detach()
+    with torch.no_grad():
+        want, centre, spread = integral(kernel, ep.mean(x), COUNTS, 161, 8.0, likelihood)
+        evidence = EPEvidence().evidence(ep, x, COUNTS).value
+    assert float((evidence - want).abs()) < 0.05
+    found, other = (each.condition(x, COUNTS).predict(x) for each in (ep, laplace))
+    assert (found.mean - centre).abs().max() < 0.1
+    assert (other.mean - centre).abs().max() > 0.5
+    assert (found.variance / spread - 1.0).abs().max() < 0.1
+
+
+def test_the_gradient_of_counts_is_that_of_the_evidence():
+    x, _ = points(25)
+    y = torch.poisson(torch.exp(x[:, 0]), generator=torch.Generator().manual_seed(0))
+    model = ExpectationPropagationGP(**parts(NegativeBinomial(0.4), 2.0)).double()
+    errors = gradient_errors(model, EPEvidence(tolerance=1e-10), x, y)
+    assert len(errors) == 4
+    assert max(errors.values()) < 1e-6, errors
+
+
 def test_gaussian_noise_is_the_exact_process():
     class AnyLikelihood(EPEvidence):
         def check(self, model):
@@ -226,8 +257,8 @@ def test_unsupported_models_are_refused():
     def check(likelihood):
         EPEvidence().check(ExpectationPropagationGP(**parts(likelihood)))
 
-    with pytest.raises(NotAvailable, match="Poisson likelihood does not know its moments"):
-        check(Poisson())
+    with pytest.raises(NotAvailable, match="StudentT likelihood does not know its moments"):
+        check(StudentT())
     with pytest.raises(ConfigError, match=r"Softmax likelihood has 3; take model=LaplaceGP\(\)"):
         check(Softmax(3))
     with pytest.raises(ConfigError, match="nothing to approximate"):
