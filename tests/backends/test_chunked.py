@@ -4,7 +4,7 @@ import pytest
 import torch
 from composed_kernels import KERNELS, make_kernel
 from draws import draw
-from torch.utils._python_dispatch import TorchDispatchMode
+from largest_tensor import Largest
 
 from gpx.kernels import RBF
 from gpx.kernels.tiles import StationaryTiles
@@ -18,31 +18,8 @@ def inputs(request):
     return (x, None) if request.param == "square" else (draw(17, 2, seed=1), x)
 
 
-class Largest(TorchDispatchMode):
-    """Records the largest tensor any operation makes."""
-
-    def __init__(self):
-        super().__init__()
-        self.numbers = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        out = function(*args, **(kwargs or {}))
-        for t in out if isinstance(out, (tuple, list)) else [out]:
-            if isinstance(t, torch.Tensor):
-                self.numbers = max(self.numbers, t.numel())
-        return out
-
-
-@pytest.fixture
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)  # what other threads do is not recorded
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.mark.parametrize("make_kernel", KERNELS)
-def test_nothing_of_the_size_of_the_matrix_is_made(inputs, make_kernel, one_thread):
+def test_nothing_of_the_size_of_the_matrix_is_made(inputs, make_kernel):
     x1, x2 = (None if t is None else t.repeat(20, 1).requires_grad_() for t in inputs)
     right = draw(460, 2, seed=1)
     with Largest() as largest:
@@ -51,7 +28,7 @@ def test_nothing_of_the_size_of_the_matrix_is_made(inputs, make_kernel, one_thre
         product = operator @ right
         product.sum().backward()
     # tiles of at most 60 x 60, and thin blocks of (460, d + 2), those of both sides in one
-    assert largest.numbers <= 2 * 460 * 4 < 340 * 460
+    assert largest.entries <= 2 * 460 * 4 < 340 * 460
 
 
 def test_a_square_matrix_evaluates_one_triangle(monkeypatch):

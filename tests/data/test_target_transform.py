@@ -7,9 +7,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from largest_tensor import Largest
 from scipy import integrate, stats
 from torch.distributions import Categorical, MixtureSameFamily, Normal, StudentT
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpx.data import Table, target_transform
 from gpx.data.target_transform import TargetTransform, TransformedLaw, require_positive
@@ -166,26 +166,15 @@ def test_moments_take_the_memory_of_a_few_values_for_each_part(
     kind: str, targets: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(target_transform, "MOMENT_VALUES", 100)
-    rows, parts = 50, 20
-    largest = 0
-
-    class Recorder(TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-            nonlocal largest
-            out = func(*args, **(kwargs or {}))
-            if isinstance(out, torch.Tensor):
-                largest = max(largest, out.numel())
-            return out
-
-    shape = (rows, parts)
+    shape = rows, parts = 50, 20
     normal = Normal(torch.zeros(shape).double(), torch.full(shape, 0.5).double())
     shares = Categorical(torch.full(shape, 1.0 / parts).double())
     law = TransformedLaw(
         MixtureSameFamily(shares, normal), TargetTransform.fitted(kind, targets), 0.0, 1.0
     )
-    with Recorder():
+    with Largest() as made:
         assert law.mean.shape == law.variance.shape == (rows,)
-    assert largest <= rows * parts
+    assert made.entries <= rows * parts
 
 
 def test_moments_are_those_of_one_node_at_a_time(

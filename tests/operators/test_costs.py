@@ -3,8 +3,7 @@
 import pytest
 import torch
 from draws import draw, spd
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from largest_tensor import Largest
 from torch.utils.flop_counter import FlopCounterMode
 
 from gpx.kernels import RBF
@@ -26,21 +25,6 @@ from gpx.operators import (
 
 N = 1_024
 """Rows of the operators whose memory is watched: n x n would be 2^20 numbers."""
-
-
-class Largest(TorchDispatchMode):
-    """The largest tensor that any operation returns, in numbers (views count as what they show)."""
-
-    def __init__(self):
-        super().__init__()
-        self.numbers = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        strided = (t for t in tree_leaves(out) if isinstance(t, torch.Tensor))
-        sizes = [t.untyped_storage().nbytes() // 8 for t in strided if t.layout == torch.strided]
-        self.numbers = max([self.numbers, *sizes])
-        return out
 
 
 class Counted:
@@ -113,7 +97,7 @@ def test_a_product_holds_no_square_array(name):
     right = draw(operator.shape[-1], 2)
     with Largest() as watch:
         operator @ right
-    assert watch.numbers <= allowed
+    assert watch.bytes <= 8 * allowed
     assert allowed < N * N / 8
 
 

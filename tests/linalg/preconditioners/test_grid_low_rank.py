@@ -7,7 +7,7 @@ import torch
 from draws import draw, draws
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils._python_dispatch import TorchDispatchMode
+from largest_tensor import Largest
 
 from gpx.linalg import (
     GridLowRankPlusNoise,
@@ -19,21 +19,6 @@ from gpx.linalg import (
     observed_grid_preconditioner,
 )
 from gpx.linalg.preconditioners import grid_low_rank
-
-
-class Allocations(TorchDispatchMode):
-    """Bytes of the largest tensor that any operation returns."""
-
-    def __init__(self):
-        super().__init__()
-        self.largest = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        out = function(*args, **(kwargs or {}))
-        for found in out if isinstance(out, (tuple, list)) else (out,):
-            if isinstance(found, torch.Tensor):
-                self.largest = max(self.largest, found.untyped_storage().nbytes())
-        return out
 
 
 def pairs(sizes, lengthscale=0.3):
@@ -124,11 +109,11 @@ def test_memory_is_that_of_a_few_grids():
     block = randn(len(observed), 2)
     counts = {}
     for form in ("dense", "kronecker"):
-        with Allocations() as build:
+        with Largest() as build:
             q = observed_grid_preconditioner(vectors, values, observed, rank, 0.1, form=form)
-        with Allocations() as use:
+        with Largest() as use:
             q.solve(block)
-        counts[form] = build.largest, use.largest
+        counts[form] = build.bytes, use.bytes
     assert min(counts["dense"]) == 8 * rank * len(observed)
     # the grid of two columns, or a few times the larger of the grid and the Gram matrix
     assert counts["kronecker"][1] <= 2 * 8 * total

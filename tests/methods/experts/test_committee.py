@@ -4,7 +4,7 @@ import dense_experts as dense
 import pytest
 import torch
 from draws import draws
-from torch.utils._python_dispatch import TorchDispatchMode
+from largest_tensor import Largest
 
 from gpx.errors import ConfigError, DataError
 from gpx.inducing import ColumnBlocks, RandomBlocks
@@ -13,19 +13,6 @@ from gpx.likelihoods import Bernoulli
 from gpx.methods.experts.committee_posterior import CommitteePosterior
 from gpx.models import Committee, ExactGP
 from gpx.sampling import Frequencies
-
-
-class LargestTensor(TorchDispatchMode):
-    """Notes the largest number of entries of what operations return."""
-
-    numel = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        found = func(*args, **(kwargs or {}))
-        if isinstance(found, torch.Tensor):
-            self.numel = max(self.numel, found.untyped_storage().nbytes() // found.element_size())
-        return found
-
 
 RULES = ("poe", "gpoe", "bcm", "rbcm", "grbcm")
 
@@ -226,9 +213,9 @@ def test_many_small_experts_beside_a_large_one_predict_within_the_budget(monkeyp
 def test_functions_of_many_experts_are_drawn_and_evaluated_within_the_budget():
     budget = 2**22
     posterior, x = of_sizes([2] * 300, budget)
-    with LargestTensor() as largest:
+    with Largest() as largest:
         posterior.sample_paths(2, generator=draws(), frequencies=Frequencies(8))(x[:300])
-    assert 4 * 8 * largest.numel <= budget
+    assert 4 * largest.bytes <= budget
 
 
 def test_invalid_setups_are_refused():

@@ -9,8 +9,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from largest_tensor import Largest
 from model_gradients import KERNELS
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpx.errors import ConfigError, DataError, NotPositiveDefinite
 from gpx.inference import nystrom
@@ -233,34 +233,14 @@ def test_chunked_equals_dense_matrix():
         torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-8 * float(b.abs().max()))
 
 
-class Largest(TorchDispatchMode):
-    """Records the largest tensor any operation makes."""
-
-    numbers = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        out = function(*args, **(kwargs or {}))
-        for t in out if isinstance(out, (tuple, list)) else [out]:
-            if isinstance(t, torch.Tensor):
-                self.numbers = max(self.numbers, t.numel())
-        return out
-
-
 def test_memory_is_linear_in_the_number_of_points(monkeypatch):
     monkeypatch.setitem(nystrom.BLOCK_BYTES, "cpu", 20 * 12 * 8)
-    before, largest = torch.get_num_threads(), {}
-    torch.set_num_threads(1)  # what other threads do is not recorded
-    try:
-        for n in (150, 300):
-            model, x, y = problem(n=n, m=12)
-            with Largest() as seen:
-                evidence = CGLowerBound(
-                    AuxiliarySolver(memory_budget=1 << 15, max_iterations=2)
-                ).evidence(model, x, y)
-                evidence.value.backward()
-            largest[n] = seen.numbers
-    finally:
-        torch.set_num_threads(before)
+    solver, largest = AuxiliarySolver(memory_budget=1 << 15, max_iterations=2), {}
+    for n in (150, 300):
+        model, x, y = problem(n=n, m=12)
+        with Largest() as seen:
+            CGLowerBound(solver).evidence(model, x, y).value.backward()
+        largest[n] = seen.entries
     # tiles of at most 45 x 45, and thin blocks of (n, M)
     assert largest[150] <= 2100
     assert largest[300] <= 2 * 2100 < 300 * 300 / 20
