@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
+from stopped_runs import stopped_at
 
 import gpx
 from gpx.commands.diagnose import main as diagnose
@@ -18,7 +19,6 @@ from gpx.errors import CheckpointError, ConfigError
 from gpx.options.composition import composed
 from gpx.runs import RunFolder, resume, run
 from gpx.training.checkpoint import load_checkpoint
-from gpx.training.interrupt import Interrupted
 from gpx.training.lbfgsb import LBFGSB
 
 QUICK = ("data=toy1d", "approx=sgpr", "approx.num_inducing=8", "init=constants")
@@ -36,19 +36,9 @@ def finished(tmp_path_factory):
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory):
     """A run stopped after its first evaluation."""
-    from gpx.training.session import Session
-
     folder = RunFolder(tmp_path_factory.mktemp("stopped") / "run")
-    original = Session.end_step
-
-    def stop(session):
-        session.guard.received = 15
-        original(session)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Session, "end_step", stop)
-        with pytest.raises(Interrupted):
-            run(composed(QUICK), folder)
+    with stopped_at(1):
+        run(composed(QUICK), folder)
     return folder.path
 
 

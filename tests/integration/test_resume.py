@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from stopped_runs import stopped_at
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from gpx.errors import CheckpointError, DataError
@@ -111,27 +112,8 @@ def counted(metrics):
     return {k: v for k, v in metrics.items() if k.rpartition(".")[2] not in UNCOUNTED}
 
 
-@pytest.fixture
-def stop_at(monkeypatch):
-    """Deliver a signal to the running trainer after a number of steps."""
-    from gpx.training.session import Session
-
-    original = Session.end_step
-
-    def arrange(step):
-        def check(session):
-            if session.step == step:
-                session.guard.received = signal.SIGTERM
-            original(session)
-
-        monkeypatch.setattr(Session, "end_step", check)
-
-    yield arrange
-    monkeypatch.setattr(Session, "end_step", original)
-
-
 @pytest.mark.parametrize("approx", SETTINGS)
-def test_stopped_and_resumed_equals_never_stopped(composed, tmp_path, stop_at, approx):
+def test_stopped_and_resumed_equals_never_stopped(composed, tmp_path, approx):
     """Stopped after its first step, and again later."""
     overrides = [
         "data=robot_arm",
@@ -145,14 +127,11 @@ def test_stopped_and_resumed_equals_never_stopped(composed, tmp_path, stop_at, a
     whole = run(composed(*overrides), RunFolder(tmp_path / "whole"))
 
     folder = RunFolder(tmp_path / "stopped")
-    stop_at(1)
-    with pytest.raises(Interrupted):
+    with stopped_at(1):
         run(composed(*overrides), folder)
-    stop_at(7)
-    with pytest.raises(Interrupted):
+    with stopped_at(7):
         resume(str(folder.path))
     assert not folder.metrics.exists()
-    stop_at(-1)
     metrics = resume(str(folder.path))
     assert counted(metrics) == counted(whole)
     assert json.loads(folder.metrics.read_text()) == metrics
@@ -188,16 +167,12 @@ def files_of(folder):
     return {path.name: path.read_bytes() for path in folder.path.iterdir() if path.is_file()}
 
 
-def test_options_with_which_a_stopped_search_cannot_go_on_change_nothing(
-    composed, tmp_path, stop_at
-):
+def test_options_with_which_a_stopped_search_cannot_go_on_change_nothing(composed, tmp_path):
     overrides = ["data=toy1d", "approx=exact", "init=constants", "trainer.max_steps=12"]
     overrides += ["trainer.tensorboard=false", "trainer.baselines=false", "trainer.figures=false"]
     folder = RunFolder(tmp_path / "run")
-    stop_at(9)
-    with pytest.raises(Interrupted):
+    with stopped_at(9):
         run(composed(*overrides), folder)
-    stop_at(-1)
     before = files_of(folder)
     with pytest.raises(CheckpointError, match="cannot be resumed exactly"):
         resume(folder.path, options=["optimizer.memory=1"])
@@ -253,22 +228,17 @@ def test_killed_before_its_first_checkpoint_starts_again(composed, tmp_path):
     assert counted(resume(str(folder.path))) == counted(whole)
 
 
-def test_steps_since_the_last_checkpoint_of_a_killed_run_are_drawn_once(
-    composed, tmp_path, stop_at
-):
+def test_steps_since_the_last_checkpoint_of_a_killed_run_are_drawn_once(composed, tmp_path):
     overrides = ["data=toy1d", "approx=sgpr", "approx.num_inducing=8", "init=constants"]
     overrides += ["trainer.max_steps=8", "trainer.log_every=1", "trainer.tensorboard=true"]
     overrides += ["trainer.baselines=false", "trainer.figures=false"]
     folder = RunFolder(tmp_path / "run")
-    stop_at(2)
-    with pytest.raises(Interrupted):
+    with stopped_at(2):
         run(composed(*overrides), folder)
     kept = folder.checkpoint.read_bytes()
-    stop_at(5)
-    with pytest.raises(Interrupted):
+    with stopped_at(5):
         resume(str(folder.path))
     folder.checkpoint.write_bytes(kept)  # as if killed at step 5
-    stop_at(-1)
     assert resume(str(folder.path))["train.steps"] == 8
     events = EventAccumulator(str(folder.path)).Reload()
     assert [event.step for event in events.Scalars("evidence/per_point")] == list(range(1, 9))

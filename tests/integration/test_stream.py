@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
+from stopped_runs import stopped_at
 
 import gpx
 from gpx.commands.diagnose import main as diagnose
@@ -65,19 +66,10 @@ def untimed(metrics):
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_stopped_and_resumed_equals_never_stopped(start, tmp_path, monkeypatch, model):
+def test_stopped_and_resumed_equals_never_stopped(start, tmp_path, model):
     whole = start(*MODELS[model], "trainer.baselines=false", name="whole")
-    end_step = Session.end_step
-
-    def stop(session):
-        if session.step == 13:
-            session.guard.received = 2
-        end_step(session)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Session, "end_step", stop)
-        with pytest.raises(Interrupted):
-            start(*MODELS[model], "trainer.baselines=false", name="stopped")
+    with stopped_at(13):
+        start(*MODELS[model], "trainer.baselines=false", name="stopped")
     kept = (tmp_path / "stopped" / "checkpoint.pt").stat().st_size
     assert untimed(resume(tmp_path / "stopped")) == untimed(whole)
     assert kept < 2.5e5  # inducing points and weights; the data are not in it

@@ -3,13 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from stopped_runs import stopped_at
 
 import gpx
 from gpx.errors import ConfigError
 from gpx.runs import resume
 from gpx.training import FirstOrder
-from gpx.training.interrupt import Interrupted
-from gpx.training.session import Session
 from gpx.training.settling import MIN_STRETCH, NUM_STRETCHES, Settling
 
 QUICK = ("approx=svgp", "approx.num_inducing=8", "trainer.max_steps=800", "init=constants")
@@ -126,7 +125,7 @@ def arrays():
     return x, np.sin(x[:, 0]) + 0.1 * generator.normal(size=60)
 
 
-def test_a_run_ends_says_so_and_is_resumed_bit_for_bit(arrays, tmp_path, monkeypatch, capsys):
+def test_a_run_ends_says_so_and_is_resumed_bit_for_bit(arrays, tmp_path, capsys):
     whole = gpx.fit(*arrays, *QUICK, folder=tmp_path / "whole").metrics
     text = capsys.readouterr().err
     assert whole["train.steps"] < 800
@@ -134,17 +133,8 @@ def test_a_run_ends_says_so_and_is_resumed_bit_for_bit(arrays, tmp_path, monkeyp
     assert "the evidence settled" in whole["train.stopped"]
     assert text.count("the evidence has settled (the last 80 steps gained less than 0.05") == 1
     assert "optimizer.settled=null takes all steps" in text
-    end_step = Session.end_step
-
-    def stop(session):
-        if session.step == whole["train.steps"] - 30:  # the rates are falling
-            session.guard.received = 15
-        end_step(session)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Session, "end_step", stop)
-        with pytest.raises(Interrupted):
-            gpx.fit(*arrays, *QUICK, folder=tmp_path / "stopped")
+    with stopped_at(whole["train.steps"] - 30):  # the rates are falling
+        gpx.fit(*arrays, *QUICK, folder=tmp_path / "stopped")
     resumed = resume(tmp_path / "stopped")
     for name in ("train.steps", "train.evidence", "test.rmse", "train.stopped"):
         assert resumed[name] == whole[name], name

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from omegaconf import OmegaConf
+from stopped_runs import stopped_at
 
 import gpx
 from gpx.commands.train import USAGE_ERROR
@@ -13,8 +14,6 @@ from gpx.kernels import RBF, Linear, Matern32, Periodic
 from gpx.options.composition import composed
 from gpx.runs import RunFolder, resume
 from gpx.runs.data import chosen_by_data
-from gpx.training.interrupt import Interrupted
-from gpx.training.session import Session
 
 QUICK = ("init=constants", "trainer.max_steps=6", "trainer.figures=false")
 QUICK += ("trainer.tensorboard=false", "trainer.device=cpu", "trainer.baselines=false")
@@ -49,20 +48,11 @@ def test_the_folder_is_that_of_the_method_named(arrays, tmp_path):
         np.testing.assert_array_equal(one, other)
 
 
-def test_a_stopped_run_goes_on_with_the_method(arrays, tmp_path, monkeypatch):
+def test_a_stopped_run_goes_on_with_the_method(arrays, tmp_path):
     options = (*QUICK, "trainer.max_steps=12", "optimizer=adam")  # which is honoured
     whole = gpx.fit(*arrays, *options, folder=tmp_path / "whole").metrics
-    end_step = Session.end_step
-
-    def stop(session):
-        if session.step == 3:
-            session.guard.received = 15
-        end_step(session)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Session, "end_step", stop)
-        with pytest.raises(Interrupted):
-            gpx.fit(*arrays, *options, folder=tmp_path / "stopped")
+    with stopped_at(3):
+        gpx.fit(*arrays, *options, folder=tmp_path / "stopped")
     assert RunFolder(tmp_path / "stopped").read_config().optimizer._target_.endswith("FirstOrder")
     resumed = resume(tmp_path / "stopped")
     for name in ("model.choice", "test.rmse", "train.evidence", "train.steps"):
