@@ -44,8 +44,7 @@ def test_one_expert_is_the_exact_process(sharing):
     posterior = local(x, y, num_experts=1, hyperparameters=sharing).condition(x, y)
     exact = ExactGP(**dense.parts()).condition(x, y)
     found, want = posterior.predict(new), exact.predict(new)
-    torch.testing.assert_close(found.mean, want.mean, rtol=0.0, atol=1e-10)
-    torch.testing.assert_close(found.variance, want.variance, rtol=0.0, atol=1e-10)
+    torch.testing.assert_close(found, want, rtol=0.0, atol=1e-10)
     likelihood = dense.parts()["likelihood"]
     a, b = (p.predictive(new, likelihood) for p in (posterior, exact))
     torch.testing.assert_close(a.stddev, b.stddev, rtol=1e-10, atol=0.0)

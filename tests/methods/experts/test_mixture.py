@@ -96,8 +96,7 @@ def test_one_expert_is_the_exact_process(sharing):
     posterior = mixture(x, y, 1, hyperparameters=sharing).condition(x, y)
     exact = ExactGP(**dense.parts()).condition(x, y)
     found, want = posterior.predict(new), exact.predict(new)
-    torch.testing.assert_close(found.mean, want.mean, rtol=0.0, atol=1e-10)
-    torch.testing.assert_close(found.variance, want.variance, rtol=0.0, atol=1e-10)
+    torch.testing.assert_close(found, want, rtol=0.0, atol=1e-10)
 
 
 def test_the_prediction_is_the_mixture_of_its_experts():

@@ -270,8 +270,7 @@ def test_posterior_survives_a_safe_checkpoint_and_is_independent_of_its_model():
         for parameter in (*model.parameters(), *fresh.parameters()):
             parameter.add_(0.5)
     found = rebuilt.predict(at)
-    torch.testing.assert_close(found.mean, want.mean, rtol=0, atol=0)
-    torch.testing.assert_close(found.variance, want.variance, rtol=0, atol=0)
+    torch.testing.assert_close(found, want, rtol=0, atol=0)
 
 
 def test_sample_paths_have_the_posteriors_moments_on_the_grid_and_repeat():
@@ -291,8 +290,7 @@ def test_one_observed_cell():
     model, exact = grid_problems.pair()
     found = model.condition(x[:1], y[:1]).predict(whole)
     want = exact.condition(x[:1], y[:1]).predict(whole)
-    torch.testing.assert_close(found.mean, want.mean, rtol=1e-9, atol=1e-10)
-    torch.testing.assert_close(found.variance, want.variance, rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(found, want, rtol=1e-9, atol=1e-10)
 
 
 def test_what_is_chosen_is_recorded():

@@ -78,8 +78,7 @@ def test_posterior_agrees_with_the_model_and_survives_its_state_dict(dtype, clas
     found = posterior.predict(x)
     assert found.mean.shape == ((40,) if classes == 1 else (40, 3))
     tolerance = {"rtol": 1e-4, "atol": 1e-4} if dtype == torch.float32 else {}
-    torch.testing.assert_close(found.mean, expected.mean, **tolerance)
-    torch.testing.assert_close(found.variance, expected.variance, **tolerance)
+    torch.testing.assert_close(found, expected, **tolerance)
     restored = model.new_posterior()
     restored.load_state_dict(posterior.state_dict())
     assert torch.equal(restored.predict(x).mean, found.mean)
@@ -123,8 +122,7 @@ def test_refit_adds_up_what_chunks_of_rows_give(monkeypatch):
     whole = model.condition(x, y).predict(x)
     monkeypatch.setattr("gpx.inference.variational.optimum.SUMS_CHUNK", 7)
     parts = model.condition(x, y).predict(x)
-    torch.testing.assert_close(parts.mean, whole.mean, rtol=1e-9, atol=1e-10)
-    torch.testing.assert_close(parts.variance, whole.variance, rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(parts, whole, rtol=1e-9, atol=1e-10)
 
 
 def test_the_posterior_says_whether_q_was_refitted():
