@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from largest_tensor import Largest
 from model_gradients import KERNELS
+from sparse_problems import sparse_problem
 
 from gpx.errors import ConfigError, DataError, NotPositiveDefinite
 from gpx.inference import nystrom
@@ -18,7 +19,7 @@ from gpx.inference.auxiliary import Auxiliary, AuxiliarySolver
 from gpx.inference.nystrom_matrix import NystromMatrix
 from gpx.kernels import RBF, Matern32, Matern52
 from gpx.likelihoods import Gaussian, StudentT
-from gpx.means import Linear, Zero
+from gpx.means import Zero
 from gpx.methods.sparse import cg_lower_bound as module
 from gpx.methods.sparse.cg_lower_bound import cg_lower_bound
 from gpx.models import CGLB, SGPR, ExactGP
@@ -29,21 +30,8 @@ FORMS = ("trace_error", "preconditioned_trace")
 
 
 def problem(kernel=None, n=60, m=10, noise=0.07, seed=0, **options):
-    torch.manual_seed(seed)
-    x = torch.randn(n, 3, dtype=torch.float64)
-    y = x.sum(1).sin() + 0.1 * torch.randn(n, dtype=torch.float64)
-    model = CGLB(
-        kernel=kernel or Matern32(ard_num_dims=3, lengthscale=[0.8, 1.5, 2.0], outputscale=1.4),
-        mean=Linear(3, bias=0.3),
-        likelihood=Gaussian(noise),
-        num_inputs=3,
-        num_data=n,
-        num_inducing=m,
-        **options,
-    ).double()
-    with torch.no_grad():
-        model.inducing_points.copy_(torch.randn(m, 3, dtype=torch.float64))
-    return model, x, y
+    options = {"kernel": kernel, "noise": noise, "seed": seed, "num_data": n, **options}
+    return sparse_problem(CGLB, n, m, **options)
 
 
 def golden():

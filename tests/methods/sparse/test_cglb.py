@@ -5,6 +5,7 @@ import io
 import golden_g1 as g1
 import pytest
 import torch
+from sparse_problems import sparse_problem
 
 from gpx.errors import ConfigError, DataError
 from gpx.kernels import RBF, Matern32
@@ -23,15 +24,9 @@ def parts(outputscale=1.4):
 
 
 def problem(seed=0, n=80, m=15, variance="sgpr", lanczos_rank=100, **solver):
-    torch.manual_seed(seed)
-    x = torch.randn(n, 3, dtype=torch.float64)
-    y = x.sum(1).sin() + 0.1 * torch.randn(n, dtype=torch.float64)
     solver = AuxiliarySolver(**{"epsilon": 1e-16, "max_iterations": 1000, **solver})
-    options = {"num_inducing": m, "variance": variance, "lanczos_rank": lanczos_rank}
-    model = CGLB(**parts(), num_inputs=3, num_data=n, solver=solver, **options).double()
-    with torch.no_grad():
-        model.inducing_points.copy_(torch.randn(m, 3, dtype=torch.float64))
-    return model, x, y
+    options = {"variance": variance, "lanczos_rank": lanczos_rank}
+    return sparse_problem(CGLB, n, m, seed=seed, num_data=n, solver=solver, **options)
 
 
 def sparse(model, x, y):

@@ -5,32 +5,20 @@ import golden_g1 as g1
 import numpy as np
 import pytest
 import torch
+from sparse_problems import sparse_problem
 
 from gpx.errors import ConfigError, DataError, NotPositiveDefinite
 from gpx.inducing import GreedyConditionalVariance, KMeans
 from gpx.inference import nystrom
-from gpx.kernels import RBF, Matern32
+from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
-from gpx.means import Linear, Zero
+from gpx.means import Zero
 from gpx.models import SGPR, ExactGP
 from gpx.objectives import CollapsedELBO
 
 
 def problem(seed=0, n=80, m=15, dtype=torch.float64, **options):
-    torch.manual_seed(seed)
-    x = torch.randn(n, 3, dtype=torch.float64)
-    y = x.sum(1).sin() + 0.1 * torch.randn(n, dtype=torch.float64)
-    model = SGPR(
-        kernel=Matern32(ard_num_dims=3, lengthscale=[0.8, 1.5, 2.0], outputscale=1.4),
-        mean=Linear(3, bias=0.3),
-        likelihood=Gaussian(0.07),
-        num_inputs=3,
-        num_inducing=m,
-        **options,
-    ).to(dtype)
-    with torch.no_grad():
-        model.inducing_points.copy_(torch.randn(m, 3, dtype=torch.float64))
-    return model, x.to(dtype), y.to(dtype)
+    return sparse_problem(SGPR, n, m, seed=seed, dtype=dtype, **options)
 
 
 def test_golden_posterior():
