@@ -14,6 +14,7 @@ rows of this process, and the key ``machine``, a text; ``earlier`` reads rows of
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -54,6 +55,18 @@ TITLES = {
     "priors": "Priors of hyperparameters",
     "qsgp": "Quadruply stochastic Gaussian processes: reproductions",
 }
+
+
+def argument_parser(doc: str | None, *, quick: str | None = None) -> argparse.ArgumentParser:
+    """A parser whose help begins with the first line of a script's ``doc``.
+
+    Args:
+        quick: what --quick does; None: there is no such option.
+    """
+    parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
+    if quick is not None:
+        parser.add_argument("--quick", action="store_true", help=quick)
+    return parser
 
 
 def write(

@@ -15,7 +15,6 @@ V100 GPU.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import statistics
@@ -32,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 from gpx_runs import QUIET, ROOT, Finished, train_in
 from omegaconf import DictConfig
-from record import Checks, origin, tally, verdict
+from record import Checks, argument_parser, origin, tally, verdict
 from row_files import locked, merged, replace_text
 
 from gpx.data import load as load_data
@@ -358,8 +357,7 @@ STEPS = ("median steps, first quarter", "median steps, last quarter")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="2,000 training rows, minutes")
+    parser = argument_parser(__doc__, quick="2,000 training rows, minutes")
     parser.add_argument("--data", nargs="*", choices=SIZES, default=["elevators", "pol", "bike"])
     parser.add_argument(
         "--methods",

@@ -12,7 +12,6 @@ again at every step, and Adam. Source: Burt's thesis, figures 4.2 and 4.3.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import sys
@@ -26,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import matplotlib
 import torch
 from protocol import exact_at_ones, small_set, sparse_at_ones
-from record import COMMIT
+from record import COMMIT, argument_parser
 from row_files import locked, merged, replace_text
 
 from gpx.linalg import UnconvergedWarning
@@ -172,7 +171,7 @@ def draw_gaps(axis: Any, runs: dict[str, list[dict[str, Any]]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argument_parser(__doc__)
     parser.add_argument("--data", default="elevators")
     parser.add_argument("--rows", type=int, default=2000)
     parser.add_argument("--inducing", type=int, default=64)

@@ -12,7 +12,6 @@ file.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
@@ -24,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import torch
 from gpx_runs import train_or_resume
-from record import COMMIT, Checks, Rows, earlier, write
+from record import COMMIT, Checks, Rows, argument_parser, earlier, write
 
 from gpx.data import load as load_data
 from gpx.metrics import evaluate, trivial_law
@@ -143,7 +142,7 @@ def notes_of_chance(rows: Rows) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argument_parser(__doc__)
     parser.add_argument("--side", type=int, default=32, help="of the images in pixels")
     parser.add_argument("--full", action="store_true", help="all channels, 20,000 steps")
     parser.add_argument("--table", action="store_true", help="write the table of the rows again")

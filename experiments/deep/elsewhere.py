@@ -11,7 +11,6 @@ file.
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 from pathlib import Path
@@ -23,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import torch
 from gpx_runs import train_or_resume
 from noisy_digits import NOISE, folder_for, options
-from record import COMMIT, Checks, Rows, earlier, write
+from record import COMMIT, Checks, Rows, argument_parser, earlier, write
 from torch import Tensor
 
 from gpx.data import Glyphs
@@ -162,7 +161,7 @@ def store(rows: Rows) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argument_parser(__doc__)
     parser.add_argument("--runs", type=Path, help="folder with runs of noisy_digits.py")
     given = parser.parse_args()
     torch.set_num_threads(1)

@@ -13,7 +13,6 @@ file.
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 import tempfile
@@ -27,7 +26,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
-from record import COMMIT, Checks, Rows, earlier, write
+from record import COMMIT, Checks, Rows, argument_parser, earlier, write
 from row_files import locked, merged
 from torch import Tensor
 from torch.distributions import Categorical
@@ -219,8 +218,7 @@ def save(name: str, rows: Rows) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="100 steps each")
+    parser = argument_parser(__doc__, quick="100 steps each")
     parser.add_argument("--seeds", type=int, default=1, help="of the sizes of the data")
     given = parser.parse_args()
     torch.set_num_threads(1)

@@ -11,7 +11,6 @@ masks.json and RESULTS.md beside this file.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from itertools import pairwise
 from operator import itemgetter
@@ -22,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 from fields import GAP, SIZES, STEPS, fields, measured
-from record import Checks, Rows, earlier, write
+from record import Checks, Rows, argument_parser, earlier, write
 from row_files import locked, merged
 
 HERE = Path(__file__).resolve().parent
@@ -224,9 +223,7 @@ def save(name: str, rows: Rows) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="100 steps each")
-    given = parser.parse_args()
+    given = argument_parser(__doc__, quick="100 steps each").parse_args()
     torch.set_num_threads(1)
     name = "masks_quick" if given.quick else "masks"
     with locked(HERE):

@@ -13,7 +13,6 @@ published ones of 5 x 5. Writes mnist.json or mnist_all.json, and RESULTS.md bes
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 from operator import itemgetter
@@ -26,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import torch
 from gpx_runs import train_or_resume
 from noisy_digits import folder_for
-from record import COMMIT, Checks, Rows, earlier, write
+from record import COMMIT, Checks, Rows, argument_parser, earlier, write
 from row_files import locked, merged
 
 from gpx.data import Glyphs
@@ -264,7 +263,7 @@ def store(study: Study, rows: Rows) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argument_parser(__doc__)
     parser.add_argument("--images", choices=STUDIES, default="test")
     parser.add_argument("--runs", type=Path, help="folder for run folders that are kept")
     parser.add_argument("--only", nargs="*", help="methods to train; none: table")

@@ -14,7 +14,6 @@ Runs go on where they were stopped. Writes noisy_digits.json and RESULTS.md besi
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import math
@@ -31,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 from gpx_runs import train_or_resume
 from matplotlib.figure import Figure
-from record import COMMIT, Checks, Rows, earlier, tally, write
+from record import COMMIT, Checks, Rows, argument_parser, earlier, tally, write
 from row_files import locked, merged
 from torch import Tensor
 from torch.distributions import Categorical
@@ -432,8 +431,7 @@ def folder_for(runs: Path | None, name: str) -> Iterator[RunFolder]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="one seed, 300 steps")
+    parser = argument_parser(__doc__, quick="one seed, 300 steps")
     parser.add_argument("--runs", type=Path, help="folder for run folders that are kept")
     parser.add_argument("--only", nargs="+", choices=METHODS, help="methods to train")
     given = parser.parse_args()

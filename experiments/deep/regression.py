@@ -10,7 +10,6 @@ predictions. Writes regression.json and RESULTS.md beside this file.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from operator import itemgetter
 from pathlib import Path
@@ -19,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 from gpx_runs import trained
-from record import COMMIT, Checks, Rows, earlier, write
+from record import COMMIT, Checks, Rows, argument_parser, earlier, write
 from row_files import locked, merged
 
 HERE = Path(__file__).resolve().parent
@@ -86,9 +85,8 @@ def store(rows: Rows, folder: Path | None) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argument_parser(__doc__, quick="20 steps each")
     parser.add_argument("--data", nargs="+", choices=SETS, default=SETS)
-    parser.add_argument("--quick", action="store_true", help="20 steps each")
     options = parser.parse_args()
     torch.set_num_threads(1)
     rows: Rows = [] if options.quick else earlier(HERE / "regression.json")

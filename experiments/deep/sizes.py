@@ -11,7 +11,6 @@ not repeated. Writes sizes.json, sizes.png, entropies.png and RESULTS.md beside 
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 from collections.abc import Callable
@@ -25,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import torch
 from matplotlib.figure import Figure
 from noisy_digits import BINS, ENTROPIES, LEVELS, measured
-from record import Checks, Rows, earlier, write
+from record import Checks, Rows, argument_parser, earlier, write
 from row_files import locked, merged
 
 from gpx.runs import RunFolder
@@ -230,7 +229,7 @@ def store(rows: Rows) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argument_parser(__doc__)
     parser.add_argument("--only", choices=SIZES, help="data to train on")
     parser.add_argument("--size", type=int, nargs="+", help="numbers of images; default: all")
     given = parser.parse_args()

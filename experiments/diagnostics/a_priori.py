@@ -10,7 +10,6 @@ Burt's thesis, sections 3.1 and 3.2, which has the theorems and no experiment.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
-from record import write
+from record import argument_parser, write
 from torch import Tensor
 
 from gpx.diagnostics import (
@@ -120,9 +119,7 @@ def apart(row: dict[str, Any]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="fewer data sets")
-    quick = parser.parse_args().quick
+    quick = argument_parser(__doc__, quick="fewer data sets").parse_args().quick
     folder = None if quick else HERE
 
     rows = averages(8 if quick else 40, 1500)

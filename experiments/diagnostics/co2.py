@@ -10,7 +10,6 @@ co2.png and RESULTS.md beside this file. Source: Burt's thesis, sections 2.4.3 a
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import matplotlib
 import torch
-from record import write
+from record import argument_parser, write
 from torch import Tensor
 
 from gpx.data.sets.extra import ExtraTable
@@ -300,9 +299,7 @@ def draw(tables: list[tuple[str, list[dict[str, Any]]]], traces: dict[int, Any])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="fewer M, starts and steps")
-    quick = parser.parse_args().quick
+    quick = argument_parser(__doc__, quick="fewer M, starts and steps").parse_args().quick
     folder = None if quick else HERE
 
     x, y = months(until=2002.0, gaps=True)

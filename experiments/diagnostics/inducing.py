@@ -11,7 +11,6 @@ file. Source: Burt's thesis, section 3.1.2 and figure 3.1; figures of real sets 
 
 from __future__ import annotations
 
-import argparse
 import math
 import statistics
 import sys
@@ -25,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import matplotlib
 import torch
-from record import Checks, earlier, rewrite_checks, write
+from record import Checks, argument_parser, earlier, rewrite_checks, write
 from torch import Tensor
 
 from gpx.data import load
@@ -269,8 +268,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="fewer rows, points and seeds")
+    parser = argument_parser(__doc__, quick="fewer rows, points and seeds")
     parser.add_argument("--clusters", action="store_true", help="the first table alone")
     parser.add_argument("--table", action="store_true", help="only its words again, from its rows")
     options = parser.parse_args()

@@ -11,7 +11,6 @@ squares. Banana: the logistic bound beside Laplace's approximation. Servo and ya
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 import time
@@ -23,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 import torch
-from record import write
+from record import argument_parser, write
 
 from gpx.data import load as load_data
 from gpx.options.build import build
@@ -114,8 +113,7 @@ def small_model(data: str, functions: int, samples: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="fewer functions, two variants")
+    parser = argument_parser(__doc__, quick="fewer functions, two variants")
     parser.add_argument("--functions", type=int, default=1000)
     parser.add_argument("--data", nargs="*", default=["servo", "yacht"])
     options = parser.parse_args()

@@ -20,7 +20,6 @@ There (c) is run again from a start around (a), 2,000 steps. Problems are in ``d
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 import time
@@ -32,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 from demo_settings import MEAN_FIELD, Setting, made, ours, released, truth
 from matplotlib.figure import Figure
-from record import write
+from record import argument_parser, write
 from torch import Tensor
 
 from gpx.methods.direct.mean_field import draw_codes
@@ -193,9 +192,7 @@ def mean_row(same: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="fewer steps and draws")
-    options = parser.parse_args()
+    options = argument_parser(__doc__, quick="fewer steps and draws").parse_args()
     torch.set_num_threads(1)
     settings, problems = (ours(), released()), (1, 1) if options.quick else (5, 2)
     figure = Figure(figsize=(11, 6), layout="constrained")

@@ -13,7 +13,6 @@ rows are not computed again. Writes gas.json and RESULTS.md beside this file.
 
 from __future__ import annotations
 
-import argparse
 import math
 import statistics
 import sys
@@ -26,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 from published import PUBLISHED
-from record import COMMIT, Checks, Rows, earlier, write
+from record import COMMIT, Checks, Rows, argument_parser, earlier, write
 from torch import Tensor
 from uci import AT_PRIOR, QUIET, loaded
 from uci_tables import FUNCTIONS, inside
@@ -266,9 +265,7 @@ def notes(tables: dict[str, Rows]) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="little of each")
-    quick = parser.parse_args().quick
+    quick = argument_parser(__doc__, quick="little of each").parse_args().quick
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # of searches that end at corners, which is expected here
     name = f"{NAME}_quick" if quick else NAME

@@ -12,7 +12,6 @@ mean reward of the other draws, by Adam. Both start at the prior.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from pathlib import Path
@@ -22,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 from matplotlib.figure import Figure
-from record import write
+from record import argument_parser, write
 from torch import Tensor
 
 from gpx.bases import RandomFourier
@@ -233,9 +232,7 @@ def evaluation_seconds(sizes: list[int], m: int, rounds: int) -> list[float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="smaller sizes, fewer steps")
-    options = parser.parse_args()
+    options = argument_parser(__doc__, quick="smaller sizes, fewer steps").parse_args()
     torch.set_num_threads(1)
     sizes = [(200, 20)] if options.quick else [(1000, 20), (10_000, 20), (1000, 100)]
     steps = 100 if options.quick else 1000

@@ -27,7 +27,6 @@ tables show the one with the largest bound. Folds that have a row are not repeat
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 import tempfile
@@ -42,7 +41,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 from published import PUBLISHED, PUBLISHED_LARGE
-from record import COMMIT
+from record import COMMIT, argument_parser
 from reparam import reparam_means
 from row_files import add_line
 from uci_tables import FOLDS, FUNCTIONS, PLAIN, STARTS, key_of, read, table
@@ -340,8 +339,7 @@ def weights_rmse(folder: RunFolder, means: Means) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="two sets, one fold")
+    parser = argument_parser(__doc__, quick="two sets, one fold")
     sets = [*PUBLISHED, *PUBLISHED_LARGE]
     parser.add_argument("--data", nargs="*", choices=sets, default=sets)
     parser.add_argument("--splits", nargs="*", type=int, default=list(range(10)))

@@ -11,7 +11,6 @@ held out. Writes fields_*.json, elevation.png, precipitation.png and RESULTS.md 
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ import numpy as np
 import torch
 from fit import fit, lengthscales, rmse
 from matplotlib.figure import Figure
-from record import write
+from record import argument_parser, write
 from scipy.interpolate import LinearNDInterpolator, NearestNDInterpolator
 from torch import Tensor
 
@@ -250,9 +249,7 @@ def draw(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true")
-    quick = parser.parse_args().quick
+    quick = argument_parser(__doc__, quick="smaller sizes").parse_args().quick
     elevation(quick)
     precipitation(quick)
 

@@ -10,7 +10,6 @@ Writes flow.json, flow.png and RESULTS.md beside this file.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
@@ -26,7 +25,7 @@ from fit import copy_parameters, fit, lengthscales, rmse, tensors
 from gappy_pod import fill_by_temporal_modes, gappy_pod
 from local_kriging import local_kriging
 from matplotlib.figure import Figure
-from record import earlier, write
+from record import argument_parser, earlier, write
 from swirl import Swirl, swirl
 from torch import Tensor
 
@@ -329,8 +328,7 @@ def report(folder: Path | None, title: str, rows: list[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true")
+    parser = argument_parser(__doc__, quick="smaller sizes")
     parser.add_argument("--table", action="store_true", help="only write the table again")
     options = parser.parse_args()
     quick = options.quick

@@ -10,7 +10,6 @@ the strategies must agree. Writes network.json and RESULTS.md beside this file.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 from fit import circle, copy_parameters, fit, random_share, rmse
-from record import write
+from record import argument_parser, write
 
 from gpx.kernels import AxisProduct
 from gpx.kernels.algebra import Product
@@ -166,8 +165,7 @@ def ratios(seconds: dict[str, float], observed: int) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true")
+    parser = argument_parser(__doc__, quick="smaller sizes")
     network(parser.parse_args().quick)
 
 

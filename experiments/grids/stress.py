@@ -12,7 +12,6 @@ reference counts are of an independent dense implementation of the same settings
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import statistics
@@ -27,7 +26,7 @@ import numpy as np
 import torch
 from fit import fit
 from matplotlib.figure import Figure
-from record import write
+from record import argument_parser, write
 from torch import Tensor
 
 from gpx.data import GridStress
@@ -393,8 +392,7 @@ def draw(study: list[dict[str, Any]], membrane: list[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true")
+    parser = argument_parser(__doc__, quick="smaller sizes")
     parser.add_argument("--only", nargs="*", choices=TABLES, default=TABLES)
     options = parser.parse_args()
     folder = None if options.quick else HERE

@@ -10,7 +10,6 @@ New York airports. Writes weather_*.json, weather.png and RESULTS.md beside this
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 from copy import deepcopy
@@ -23,7 +22,7 @@ import numpy as np
 import torch
 from fit import Fit, circle, fit, random_share, rmse, rough_circle
 from matplotlib.figure import Figure
-from record import write
+from record import argument_parser, write
 from torch import Tensor
 
 from gpx.data.grids.file import ExtraGrid
@@ -388,9 +387,7 @@ def draw(canada: dict[str, Any], york: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true")
-    quick = parser.parse_args().quick
+    quick = argument_parser(__doc__, quick="smaller sizes").parse_args().quick
     found = canada(quick), new_york(quick)
     if not quick:
         draw(*found)

@@ -12,7 +12,6 @@ Writes electric_size.json and RESULTS.md beside this file; rows of other devices
 
 from __future__ import annotations
 
-import argparse
 import math
 import resource
 import sys
@@ -23,7 +22,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
-from record import Checks, earlier, write
+from record import Checks, argument_parser, earlier, write
 from torch import Tensor
 
 from gpx.bases import GridOptions
@@ -101,9 +100,8 @@ def measured(points: int, functions: int, device: str | torch.device) -> dict[st
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argument_parser(__doc__, quick="a hundredth of the points")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--quick", action="store_true", help="a hundredth of the points")
     options = parser.parse_args()
     torch.set_num_threads(1)
     row = measured(POINTS // 100 if options.quick else POINTS, FUNCTIONS, options.device)

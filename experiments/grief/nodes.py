@@ -10,7 +10,6 @@ interleaved, and the least time of each grid counts. Writes nodes.json and RESUL
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 import time
@@ -19,7 +18,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
-from record import write
+from record import argument_parser, write
 from torch import Tensor
 
 from gpx.bases import GridOptions
@@ -65,8 +64,7 @@ def turn(model: GRIEF, x: Tensor, y: Tensor) -> tuple[float, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="a tenth of the points")
+    parser = argument_parser(__doc__, quick="a tenth of the points")
     parser.add_argument("--turns", type=int, default=15)
     options = parser.parse_args()
     torch.set_default_dtype(torch.float64)

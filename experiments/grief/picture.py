@@ -11,7 +11,6 @@ to the noiseless function on a 30 x 30 grid. Writes picture.json, picture.png an
 
 from __future__ import annotations
 
-import argparse
 import math
 import statistics
 import sys
@@ -21,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import matplotlib
 import torch
-from record import write
+from record import argument_parser, write
 from torch import Tensor
 
 from gpx.bases import GridOptions
@@ -66,9 +65,7 @@ def models(generator: torch.Generator) -> dict[str, tuple[Model, Objective]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="5 draws, not 20")
-    quick = parser.parse_args().quick
+    quick = argument_parser(__doc__, quick="5 draws, not 20").parse_args().quick
     draws = 5 if quick else 20
     torch.set_default_dtype(torch.float64)
     line = torch.linspace(0.0, math.pi, 30)

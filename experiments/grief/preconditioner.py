@@ -11,14 +11,13 @@ preconditioner.json and RESULTS.md.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
-from record import write
+from record import argument_parser, write
 
 from gpx.inference.noisy_kernel import PreconditionedKernel
 from gpx.kernels import RBF
@@ -37,9 +36,7 @@ REFERENCE = {0.1: (2626, 34, 85), 0.2: (946, 1, 5), 0.4: (277, 1, 3)}
 
 @torch.no_grad()
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="500 points")
-    quick = parser.parse_args().quick
+    quick = argument_parser(__doc__, quick="500 points").parse_args().quick
     n = 500 if quick else 2000
     torch.set_default_dtype(torch.float64)
     generator = torch.Generator().manual_seed(0)

@@ -15,7 +15,6 @@ matrix of that rank. Writes reconstruction.json, reconstruction.png and RESULTS.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 from pathlib import Path
@@ -24,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import matplotlib
 import torch
-from record import write
+from record import argument_parser, write
 from torch import Tensor
 
 from gpx.bases import GridEigenfunctions, GridOptions, RandomFourier
@@ -118,9 +117,7 @@ def criterion(n: int, draws: int, mean: dict[tuple[int, str, str], float]) -> di
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="500 + 500 points, 1 draw")
-    options = parser.parse_args()
+    options = argument_parser(__doc__, quick="500 + 500 points, 1 draw").parse_args()
     torch.set_default_dtype(torch.float64)
     tables: dict[str, list[dict]] = {}
     checks: dict[str, bool | None] = {}

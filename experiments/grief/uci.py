@@ -16,7 +16,6 @@ table to RESULTS.md.
 
 from __future__ import annotations
 
-import argparse
 import math
 import statistics
 import sys
@@ -30,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 from hydra import compose, initialize_config_dir
-from record import COMMIT, Checks, tally, write
+from record import COMMIT, Checks, argument_parser, tally, write
 from row_files import add_line, read_lines
 from whole_set import scaler_of, whole_set_kernel
 
@@ -250,8 +249,7 @@ def yacht(folds: list[dict[str, Any]]) -> Checks:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="servo, yacht, machine; two folds")
+    parser = argument_parser(__doc__, quick="servo, yacht, machine; two folds")
     parser.add_argument("--data", nargs="*", choices=[*PUBLISHED, *BEYOND], default=[*PUBLISHED])
     parser.add_argument("--splits", nargs="*", type=int, default=list(range(10)))
     parser.add_argument("--evaluations", type=int, default=200)

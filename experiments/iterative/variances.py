@@ -10,7 +10,6 @@ variances.json and RESULTS.md.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 import warnings
@@ -21,7 +20,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
-from record import write
+from record import argument_parser, write
 from torch.distributions import Normal
 
 from gpx.data import load
@@ -109,8 +108,7 @@ def rows_of(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="2,000 rows of pol, nothing written")
+    parser = argument_parser(__doc__, quick="2,000 rows of pol, nothing written")
     if parser.parse_args().quick:
         print(*rows_of("pol", RBF, 2000, 0.001), sep="\n")
         return

@@ -14,7 +14,6 @@ them add several times the prior variance. Writes chevron.json and RESULTS.md.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from gpx_runs import ROOT, Finished, train_in
-from record import NOT_RECORDED, Checks, earlier, write
+from record import NOT_RECORDED, Checks, argument_parser, earlier, write
 
 HERE = Path(__file__).resolve().parent
 TABLE = HERE / "chevron.json"
@@ -71,8 +70,7 @@ def row_of(folder: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="300 steps, m = 2,000")
+    parser = argument_parser(__doc__, quick="300 steps, m = 2,000")
     parser.add_argument("--data", nargs="*", choices=PUBLISHED, default=list(PUBLISHED))
     parser.add_argument("--from", dest="folders", nargs="*", type=Path, default=None)
     arguments = parser.parse_args()

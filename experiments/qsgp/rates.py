@@ -21,7 +21,6 @@ Writes rates.json and RESULTS.md.
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 from collections.abc import Mapping
@@ -36,7 +35,7 @@ import torch
 from gpx_runs import Finished
 from kin40k import kin40k_kernel
 from omegaconf import DictConfig
-from record import NOT_RECORDED, earlier, write
+from record import NOT_RECORDED, argument_parser, earlier, write
 from sampled_gradients import descend
 from torch import Tensor
 
@@ -201,8 +200,7 @@ def short_runs(m: int, steps: int, data: Any, spectrum: Spectrum) -> list[dict[s
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="m = 1e4, 300 steps; writes nothing")
+    parser = argument_parser(__doc__, quick="m = 1e4, 300 steps; writes nothing")
     parser.add_argument("--runs", nargs="*", type=Path, default=[], help="run folders to add")
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()

@@ -20,7 +20,6 @@ units, and published is -0.440.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import subprocess
@@ -35,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 from omegaconf import OmegaConf
-from record import NOT_RECORDED, Checks, tally, write
+from record import NOT_RECORDED, Checks, argument_parser, tally, write
 from row_files import locked, replace_text
 from scipy.spatial import cKDTree
 
@@ -308,7 +307,7 @@ def judge(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argument_parser(__doc__)
     parser.add_argument("--basis", nargs="*", choices=APPROX, default=list(APPROX))
     parser.add_argument("--data", nargs="*", choices=ROWS, default=list(ROWS))
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROWS} training rows")

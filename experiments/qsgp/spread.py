@@ -11,7 +11,6 @@ that gives the largest evidence. Writes spread.json and RESULTS.md.
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
-from record import write
+from record import argument_parser, write
 from torch import Tensor
 
 from gpx.bases import RandomFourier
@@ -87,9 +86,7 @@ def best(covariances: tuple[Tensor, Tensor, Tensor], y: Tensor, test_y: Tensor) 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="1,200 rows: minutes")
-    quick = parser.parse_args().quick
+    quick = argument_parser(__doc__, quick="1,200 rows: minutes").parse_args().quick
     n = 1200 if quick else 3000
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)

@@ -12,7 +12,6 @@ printed either: log-normal with mode 1, and variance 100 as in the benchmarks of
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 import time
@@ -27,7 +26,7 @@ from functools import partial
 
 import matplotlib.pyplot as plt
 import torch
-from record import write
+from record import argument_parser, write
 
 from gpx.bases import GridFeatures, GridOptions
 from gpx.kernels import RBF
@@ -119,9 +118,7 @@ def picture(model: Reweighted, x: torch.Tensor, y: torch.Tensor) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="a chain of 300 + 1500 steps")
-    options = parser.parse_args()
+    options = argument_parser(__doc__, quick="a chain of 300 + 1500 steps").parse_args()
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
     burn_in, iterations = (300, 1500) if options.quick else (1000, 10_000)

@@ -9,7 +9,6 @@ timings.
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 import time
@@ -21,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
 import torch
-from record import write
+from record import argument_parser, write
 from timing import in_turns, least
 
 from gpx.bases import RandomFourier
@@ -63,9 +62,7 @@ def evaluation(form: ReweightedForm) -> Callable[[], object]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="smaller sizes, nothing written")
-    options = parser.parse_args()
+    options = argument_parser(__doc__, quick="smaller sizes, nothing written").parse_args()
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
     rounds = 3 if options.quick else 7

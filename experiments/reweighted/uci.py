@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 from cells import Cells
 from gpx_runs import trained
-from record import Rows, tally, write
+from record import Rows, argument_parser, tally, write
 from torch import Tensor
 from whole_set import scaler_of, whole_set_kernel
 
@@ -400,7 +400,7 @@ def _mean(folds: list[dict[str, Any]], name: str) -> float | None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argument_parser(__doc__)
     parser.add_argument(
         "--quick", action="store_true", help="two sets, short chains, nothing written"
     )

@@ -11,7 +11,6 @@ are in compare_cells.jsonl and are not repeated. Writes compare.json and RESULTS
 
 from __future__ import annotations
 
-import argparse
 import copy
 import math
 import statistics
@@ -26,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 from cells import Cells
-from record import tally, write
+from record import argument_parser, tally, write
 from torch import Tensor
 
 from gpx.data import load
@@ -197,8 +196,7 @@ def summary(cells: list[Cell]) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="3 sets, 32 points, nothing written")
+    parser = argument_parser(__doc__, quick="3 sets, 32 points, nothing written")
     if parser.parse_args().quick:
         print(*summary(measure(QUICK, None)), sep="\n")
         return

@@ -13,7 +13,6 @@ each method trained by its own evidence with L-BFGS (SVGP: Adam). kin40k: 10,000
 
 from __future__ import annotations
 
-import argparse
 import sys
 from itertools import product
 from pathlib import Path
@@ -24,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 from cells import Cells
 from gpx_runs import trained
-from record import Checks, Rows, write
+from record import Checks, Rows, argument_parser, write
 
 from gpx.errors import GPXError
 
@@ -142,7 +141,7 @@ def table(cells: Rows, folder: Path | None) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argument_parser(__doc__)
     parser.add_argument(
         "--quick", action="store_true", help="one small set, few steps, nothing written"
     )

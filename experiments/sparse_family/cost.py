@@ -10,7 +10,6 @@ of three processes. Freed memory is kept by the process, as in a run of train.py
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 from collections.abc import Callable
@@ -20,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
 import torch
-from record import Checks, write
+from record import Checks, argument_parser, write
 from timing import added_mib, in_own_process, in_turns
 from torch import Tensor
 
@@ -78,7 +77,7 @@ def memory(method: str, kind: str, rows: int, inducing: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argument_parser(__doc__)
     parser.add_argument("--rows", type=int, default=10_000)
     parser.add_argument("--inducing", type=int, default=512)
     parser.add_argument("--repeats", type=int, default=9)
