@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 from stopped_runs import stopped_at
 
 import gpx
@@ -159,9 +160,7 @@ def test_diagnose_without_test_rows(tmp_path, capsys):
     folder = RunFolder(tmp_path / "run")
     options = ["approx=qsgp", "data=toy1d", "data.test_fraction=0", "trainer.max_steps=3"]
     run(composed([*SMALL, *options, "init=constants", "trainer.figures=false"]), folder)
-    with pytest.raises(SystemExit):
-        diagnose([f"run={folder.path}"])
-    assert "has no test rows" in capsys.readouterr().err
+    assert "has no test rows" in refused(capsys, diagnose, f"run={folder.path}")
 
 
 def test_from_python(tmp_path):

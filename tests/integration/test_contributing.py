@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from refusals import refused
 from torch.distributions import MultivariateNormal, kl_divergence
 
 from gpx.commands.predict import main as predict
@@ -172,9 +173,7 @@ def test_kernel_objective_and_data_set_of_the_page(command, tmp_path, own, monke
     assert metrics["test.rmse"] < metrics["baseline.linear.rmse"]
     (tmp_path / "new.csv").write_text("east,north\n1,2\n")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as stop:
-        predict(PREDICT)
-    assert stop.value.code == 2
-    assert "if that code is yours, or you trust it, add trust=" in capsys.readouterr().err
+    said = refused(capsys, predict, *PREDICT)
+    assert "if that code is yours, or you trust it, add trust=" in said
     predict([*PREDICT, "trust=heavy_tail,tempered_mll,spiral"])
     assert (tmp_path / "predictions.csv").exists()

@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 
 from gpx.commands.diagnose import main
 from gpx.errors import ConfigError
@@ -42,17 +43,6 @@ def run(train, tmp_path):
         )
 
     return start
-
-
-def refused(capsys, *arguments):
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as stop:
-        main(list(arguments))
-    assert stop.value.code == 2
-    err = capsys.readouterr().err.strip()
-    assert err.startswith("error: ")
-    assert len(err.splitlines()) == 1
-    return err
 
 
 @pytest.mark.parametrize("approx", ["sgpr", "cglb", "exact"])
@@ -164,23 +154,23 @@ def test_what_cannot_be_certified_says_so(run, tmp_path, capsys, composed):
         run("approx=qsgp", "trainer.certify=true")
     with pytest.raises(ConfigError, match="StudentT cannot be certified"):
         run("approx=svgp", "likelihood=student_t", "trainer.certify=true")
-    assert "there is no run folder" in refused(capsys, f"run={tmp_path / 'nowhere'}")
-    assert "run= is missing" in refused(capsys, "points=x.csv")
-    assert "did you mean points=" in refused(capsys, "run=x", "point=x.csv")
+    assert "there is no run folder" in refused(capsys, main, f"run={tmp_path / 'nowhere'}")
+    assert "run= is missing" in refused(capsys, main, "points=x.csv")
+    assert "did you mean points=" in refused(capsys, main, "run=x", "point=x.csv")
 
 
 def test_wrong_points_and_options(run, tmp_path, capsys):
     _, folder = run("approx=sgpr", "approx.num_inducing=10")
     where = f"run={folder.path}"
-    assert "points.csv" in refused(capsys, where, f"points={tmp_path / 'points.csv'}")
+    assert "points.csv" in refused(capsys, main, where, f"points={tmp_path / 'points.csv'}")
     (tmp_path / "points.csv").write_text("depth,breadth\n1,2\n")
-    assert "width" in refused(capsys, where, f"points={tmp_path / 'points.csv'}")
-    assert "threshold=high: expected a number" in refused(capsys, where, "threshold=high")
-    assert "level=95" in refused(capsys, where, "level=95")
-    assert "set threshold= too" in refused(capsys, where, "probability=0.9")
-    assert "probability=2" in refused(capsys, where, "threshold=3", "probability=2")
-    assert "products=perhaps" in refused(capsys, where, "products=perhaps")
+    assert "width" in refused(capsys, main, where, f"points={tmp_path / 'points.csv'}")
+    assert "threshold=high: expected a number" in refused(capsys, main, where, "threshold=high")
+    assert "level=95" in refused(capsys, main, where, "level=95")
+    assert "set threshold= too" in refused(capsys, main, where, "probability=0.9")
+    assert "probability=2" in refused(capsys, main, where, "threshold=3", "probability=2")
+    assert "products=perhaps" in refused(capsys, main, where, "products=perhaps")
     assert not (folder.path / "diagnostics.json").exists()
     changed = (tmp_path / "table.csv").read_text().replace("strength\n", "strength\n0.1,0.1,49\n")
     (tmp_path / "table.csv").write_text(changed)
-    assert "have changed since" in refused(capsys, where)
+    assert "have changed since" in refused(capsys, main, where)

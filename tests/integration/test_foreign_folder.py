@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
+from refusals import refused
 from stopped_runs import stopped_at
 
 import gpx
@@ -61,17 +62,6 @@ def changed(tmp_path, monkeypatch):
     return change
 
 
-def said_by(capsys, command, *arguments):
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as stop:
-        command(list(arguments))
-    assert stop.value.code == 2
-    err = capsys.readouterr().err.strip()
-    assert err.startswith("error: ")
-    assert len(err.splitlines()) == 1
-    return err
-
-
 class Payload:
     """Makes a folder when it is unpickled."""
 
@@ -114,8 +104,8 @@ def test_no_command_runs_a_payload(
     with pytest.raises(CheckpointError, match=words):
         gpx.load(folder)
     new, out = tmp_path / "new.csv", tmp_path / "out.csv"
-    assert str(folder) in said_by(capsys, predict, f"run={folder}", f"input={new}", f"output={out}")
-    assert str(folder) in said_by(capsys, diagnose, f"run={folder}")
+    assert str(folder) in refused(capsys, predict, f"run={folder}", f"input={new}", f"output={out}")
+    assert str(folder) in refused(capsys, diagnose, f"run={folder}")
     shutil.rmtree(folder)
     folder = changed(stopped, **{name: payload})
     with pytest.raises(CheckpointError, match=words):
@@ -165,13 +155,13 @@ def test_a_record_that_is_none(stopped, finished, changed, capsys, record):
     shutil.rmtree(folder)
     folder = changed(finished)
     (folder / "environment.json").write_text(record)
-    assert "restore or remove it" in said_by(capsys, diagnose, f"run={folder}")
+    assert "restore or remove it" in refused(capsys, diagnose, f"run={folder}")
 
 
 def test_data_are_fetched_from_known_servers_only(finished, stopped, changed, capsys, monkeypatch):
     folder = changed(finished, data__base_url="http://elsewhere.example")
     words = "if you trust this server, set the environment variable GPX_DATA_URL"
-    assert words in said_by(capsys, diagnose, f"run={folder}")
+    assert words in refused(capsys, diagnose, f"run={folder}")
     gpx.load(folder)  # predicting needs no data
     shutil.rmtree(folder)
     folder = changed(stopped, data__base_url="http://elsewhere.example")
@@ -197,7 +187,7 @@ def test_links_are_not_followed_when_writing(finished, stopped, changed, tmp_pat
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (folder / "figures").symlink_to(elsewhere)
-    assert "is a link" in said_by(capsys, diagnose, f"run={folder}")
+    assert "is a link" in refused(capsys, diagnose, f"run={folder}")
     shutil.rmtree(folder)
     folder = changed(stopped, trainer__tensorboard=True)
     (folder / "tensorboard").symlink_to(elsewhere)
@@ -233,9 +223,9 @@ def test_config_and_checkpoint_belong_together(
 
     folder = changed(finished, **options)
     new, out = tmp_path / "new.csv", tmp_path / "out.csv"
-    err = said_by(capsys, predict, f"run={folder}", f"input={new}", f"output={out}")
+    err = refused(capsys, predict, f"run={folder}", f"input={new}", f"output={out}")
     assert re.search(words, err)
-    assert re.search(words, said_by(capsys, diagnose, f"run={folder}"))
+    assert re.search(words, refused(capsys, diagnose, f"run={folder}"))
     shutil.rmtree(folder)
     folder = changed(stopped, **options)
     before = {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()}
@@ -343,10 +333,10 @@ def test_a_kernel_of_ones_own_in_every_command(tmp_path, changed, monkeypatch, c
     np.testing.assert_array_equal(trusted.predict(x).mean, fitted.predict(x).mean)
     table, out = tmp_path / "new.csv", tmp_path / "out.csv"
     arguments = ["run=run", f"input={table}", f"output={out}"]
-    assert "add trust=own_kernels" in said_by(capsys, predict, *arguments)
+    assert "add trust=own_kernels" in refused(capsys, predict, *arguments)
     predict([*arguments, "trust=own_kernels"])
     assert len(out.read_text().splitlines()) == 3
-    assert "add trust=own_kernels" in said_by(capsys, diagnose, "run=run")
+    assert "add trust=own_kernels" in refused(capsys, diagnose, "run=run")
     diagnose(["run=run", "trust=own_kernels"])
     Path("run/metrics.json").unlink()
     with pytest.raises(CheckpointError, match="add trust=own_kernels"):
@@ -364,7 +354,7 @@ def test_predictions_never_replace_their_inputs(finished, tmp_path, capsys):
     table.write_text("0.5\n")
     (tmp_path / "link.csv").symlink_to(table)
     for output in (table, tmp_path / "link.csv", tmp_path / "." / "new.csv"):
-        said = said_by(capsys, predict, f"run={finished}", f"input={table}", f"output={output}")
+        said = refused(capsys, predict, f"run={finished}", f"input={table}", f"output={output}")
         assert "would overwrite the file of input=" in said
     assert table.read_text() == "0.5\n"
 
@@ -374,7 +364,7 @@ def test_predictions_are_written_to_folders_that_are_there(finished, tmp_path, c
     table.write_text("1\n")
     for options in ([f"input={table}", "output=outptus/out.csv"], ["output=outptus/m.c"]):
         options += ["format=int4"] if len(options) == 1 else []
-        said = said_by(capsys, predict, f"run={finished}", *options)
+        said = refused(capsys, predict, f"run={finished}", *options)
         assert said.endswith("there is no folder outptus; create it first")
     assert not Path("outptus").exists()
 
@@ -385,7 +375,7 @@ def test_the_device_is_named_as_it_was_given(finished, tmp_path, capsys, command
     table = tmp_path / "new.csv"
     table.write_text("1\n")
     files = [f"input={table}", f"output={tmp_path / 'out.csv'}"] if command is predict else []
-    said = said_by(capsys, command, f"run={finished}", "device=cuda", *files)
+    said = refused(capsys, command, f"run={finished}", "device=cuda", *files)
     assert said.startswith("error: device=cuda but torch")
     assert "trainer.device" not in said
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 from claimed_cuda import claimed_cuda
 from int4_by_c import by_c, needs_compiler
+from refusals import refused
 
 import gpx
 from gpx.commands.predict import main
@@ -126,11 +127,7 @@ def test_every_way_to_export_writes_the_same_bytes(fitted, tmp_path, monkeypatch
     ],
 )
 def test_mistakes_on_the_command_line_give_one_line(fitted, options, words, capsys):
-    with pytest.raises(SystemExit):
-        main([f"run={fitted.folder}", *options])
-    found = capsys.readouterr().err
-    assert words in found
-    assert found.count("\n") == 1
+    assert words in refused(capsys, main, f"run={fitted.folder}", *options)
 
 
 @pytest.mark.parametrize(

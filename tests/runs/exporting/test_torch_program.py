@@ -7,6 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 
 import gpx
 from gpx.commands.predict import main
@@ -155,17 +156,14 @@ def test_the_command_writes_a_program_and_says_its_size(exported, folder, tmp_pa
 def test_mistakes_on_the_command_line_give_one_line(exported, folder, options, words, capsys):
     exported("svgp")
     capsys.readouterr()
-    with pytest.raises(SystemExit):
-        main([f"run={folder / 'run_svgp'}", *options])
-    found = capsys.readouterr().err
-    assert words in found
-    assert found.count("\n") == 1
+    assert words in refused(capsys, main, f"run={folder / 'run_svgp'}", *options)
 
 
 def test_a_missing_run_folder_is_said_before_the_model_is_traced(tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        main([f"run={tmp_path / 'no'}", "format=torch", f"output={tmp_path / 'm.pt2'}"])
-    assert capsys.readouterr().err.startswith("error: there is no run folder")
+    said = refused(
+        capsys, main, f"run={tmp_path / 'no'}", "format=torch", f"output={tmp_path / 'm.pt2'}"
+    )
+    assert said.startswith("error: there is no run folder")
 
 
 def test_what_has_no_program_is_refused_in_one_sentence(exported, tmp_path, capsys, monkeypatch):
@@ -174,10 +172,10 @@ def test_what_has_no_program_is_refused_in_one_sentence(exported, tmp_path, caps
     made = gpx.fit(x, (y > np.median(y)).astype(float), *options, *SMALL, folder=tmp_path / "run")
     with pytest.raises(ConfigError, match="is a class"):
         gpx.export(made, tmp_path / "model.pt2", format="torch")
-    capsys.readouterr()
-    with pytest.raises(SystemExit):
-        main([f"run={tmp_path / 'run'}", "format=torch", f"output={tmp_path / 'model.pt2'}"])
-    assert capsys.readouterr().err.startswith("error: format=torch gives mean and standard")
+    said = refused(
+        capsys, main, f"run={tmp_path / 'run'}", "format=torch", f"output={tmp_path / 'model.pt2'}"
+    )
+    assert said.startswith("error: format=torch gives mean and standard")
     numbers = exported("svgp").model
     kind = type(numbers.posterior)
     right = kind.predict
