@@ -5,8 +5,6 @@ from gpx.inference.variational.optimum import (
     GAUSSIAN,
     OPTIMAL,
     OutputSums,
-    has_laplace,
-    laplace_variational,
     mean_shares,
     observed_sums,
     optimal_variational,
@@ -15,6 +13,11 @@ from gpx.inference.variational.optimum import (
     row_scale,
     whitened_optimum,
     whitened_sums,
+)
+from gpx.inference.variational.settled_sites import (
+    concave_start,
+    expected_curvature,
+    has_concave_start,
 )
 from gpx.inference.variational.strategy import (
     InducingVariables,
@@ -38,8 +41,9 @@ __all__ = [
     "Whitened",
     "WhitenedGaussian",
     "Whitening",
-    "has_laplace",
-    "laplace_variational",
+    "concave_start",
+    "expected_curvature",
+    "has_concave_start",
     "mean_shares",
     "observed_sums",
     "optimal_variational",

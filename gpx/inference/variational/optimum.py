@@ -1,10 +1,7 @@
-"""The optimal q(v) under Gaussian noise, of separate or mixed outputs, from sums over the data;
-and Laplace's approximation of it under other noise, as a start.
-"""
+"""The optimal q(v) under Gaussian noise, of separate or mixed outputs, from sums over the data."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -31,9 +28,6 @@ OPTIMAL = (*GAUSSIAN, MixedOutputs)
 TOLERANCE, MAX_STEPS = 1e-8, 2000
 """Relative residual and step limit (with a warning) of the linear system for the means of mixed
 outputs."""
-
-MAX_NEWTON = 50
-"""Limit of Newton's steps of Laplace's approximation."""
 
 SUMS_CHUNK = 2**16
 """Rows whose residuals are in memory at once while sums over all data are computed."""
@@ -139,56 +133,6 @@ def whitened_optimum(
     noises = likelihood.noise_variance.double().view(-1)
     inner = [InnerFactor(s, n) for s, n in zip(sums.outputs(), noises, strict=True)]
     return torch.stack([i.weights for i in inner]), torch.stack([i.inverse_root() for i in inner])
-
-
-def has_laplace(likelihood: Likelihood) -> bool:
-    """Whether ``laplace_variational`` takes this likelihood."""
-    concave = likelihood.log_concave and likelihood.task != "regression"
-    curved = type(likelihood).curvature is not Likelihood.curvature
-    return concave and curved and likelihood.num_latents == 1
-
-
-@torch.no_grad()
-def laplace_variational(
-    variables: InducingVariables, mean: Mean, x: Tensor, y: Tensor, likelihood: Likelihood
-) -> tuple[Tensor, Tensor] | None:
-    """Mean (1, M) and lower factor (1, M, M) of Laplace's approximation of q(v), in float64.
-
-    The variance of f given v is neglected. None: Newton's method found no maximum.
-
-    Args:
-        variables: u at the current hyperparameters.
-        mean: prior mean of f.
-        x (n, d), y (n,): rows, all in memory.
-        likelihood: as ``has_laplace`` says.
-
-    Cost: O(n M^2 + M^3) for each of at most ``MAX_NEWTON`` steps.
-    """
-    whitener, prior = variables.whitener(), mean(x).double()
-    columns = torch.empty(len(x), whitener.z.shape[0], dtype=torch.float64, device=x.device)
-    columns = whitener.block(x, columns)
-    identity = torch.eye(columns.shape[1], dtype=torch.float64, device=x.device)
-
-    def objective(v: Tensor) -> float:
-        return float(likelihood.log_prob(y, prior + columns @ v).sum() - 0.5 * v.square().sum())
-
-    v = columns.new_zeros(columns.shape[1])
-    value = objective(v)
-    if not math.isfinite(value):
-        return None
-    for _ in range(MAX_NEWTON):
-        slope, information = likelihood.curvature(y, prior + columns @ v)
-        factor = torch.linalg.cholesky(identity + columns.mT @ (information[:, None] * columns))
-        direction = torch.cholesky_solve((columns.mT @ slope - v)[:, None], factor).squeeze(1)
-        length = 1.0
-        while not (found := objective(v + length * direction)) >= value and length > 1e-3:
-            length /= 2.0
-        if not found >= value:
-            return None
-        v, gain, value = v + length * direction, found - value, found
-        if gain < 1e-6 * abs(value):
-            return v[None], torch.linalg.cholesky(torch.cholesky_inverse(factor))[None]
-    return None
 
 
 @torch.no_grad()

@@ -27,8 +27,8 @@ from gpx.inference.variational import (
     Strategy,
     Whitened,
     WhitenedGaussian,
-    has_laplace,
-    laplace_variational,
+    concave_start,
+    has_concave_start,
     mean_shares,
     observed_sums,
     optimal_variational,
@@ -47,8 +47,8 @@ from gpx.methods.base.posterior import Marginals
 from gpx.methods.sparse.svgp_posterior import SVGPPosterior, latent_marginals
 from gpx.tensor_checks import check_at_least, check_jitter
 
-LAPLACE_ROWS = 5000
-"""Random rows from which Laplace's approximation of q(v) is made, to start from."""
+START_ROWS = 5000
+"""Random rows from which q(v) is made where the likelihood is not Gaussian, to start from."""
 
 
 class BoundTerms(NamedTuple):
@@ -86,8 +86,8 @@ class SVGP(Model):
         strategy: parametrisation of q(u); None: ``Whitened``, in terms of v.
         warm_start: with Gaussian noise (also of ``MixedOutputs``), set the noise variance and q(v)
             to the maximum of the collapsed bound given Z and the kernel (one pass over the data);
-            with a log-concave likelihood of one latent function, set q(v) to Laplace's
-            approximation from ``LAPLACE_ROWS`` rows; otherwise q(v) starts at the prior.
+            with a log-concave likelihood of one latent function, set q(v) to near its optimum
+            given ``START_ROWS`` rows (``concave_start``); otherwise q(v) starts at the prior.
         refit: with Gaussian noise, ``condition`` uses the optimal q(v) at the trained Z and
             hyperparameters (one more pass over the data), whose bound is never below that of the
             trained q(v); otherwise it uses the trained q(v), as runs do whose objective is not the
@@ -192,8 +192,8 @@ class SVGP(Model):
         self._start_likelihood(x, y)
         if self.warm_start and isinstance(self.likelihood, OPTIMAL):
             self._warm_start(self.likelihood, x, y)
-        elif self.warm_start and self.row_noise is None and has_laplace(self.likelihood):
-            self._start_at_laplace(x, y, generator)
+        elif self.warm_start and self.row_noise is None and has_concave_start(self.likelihood):
+            self._start_at_sites(x, y, generator)
 
     @torch.no_grad()
     def _start_likelihood(self, x: Tensor, y: Tensor) -> None:
@@ -230,9 +230,9 @@ class SVGP(Model):
         self._assign_optimum(self.q, sums)
 
     @torch.no_grad()
-    def _start_at_laplace(self, x: Tensor, y: Tensor, generator: torch.Generator) -> None:
-        """Set q(v) to Laplace's approximation, if the bound is then higher than at the prior."""
-        rows = torch.randperm(len(x), generator=generator, device=generator.device)[:LAPLACE_ROWS]
+    def _start_at_sites(self, x: Tensor, y: Tensor, generator: torch.Generator) -> None:
+        """Set q(v) to ``concave_start``, if the bound is then higher than at the prior."""
+        rows = torch.randperm(len(x), generator=generator, device=generator.device)[:START_ROWS]
         own_x, own_y = x[rows.to(x.device)], y[rows.to(x.device)]
 
         def bound() -> float:
@@ -241,7 +241,7 @@ class SVGP(Model):
             return float(expected.sum() - terms.kl)
 
         before, kept = bound(), copy.deepcopy(self.q.state_dict())
-        found = laplace_variational(self._variables, self.mean, own_x, own_y, self.likelihood)
+        found = concave_start(self._variables, self.mean, own_x, own_y, self.likelihood)
         if found is None:
             return
         self._assign(self.q, *found)

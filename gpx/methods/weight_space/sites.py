@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gpx.bases.base import Basis
 from gpx.errors import ConfigError, class_name
+from gpx.inference.variational import expected_curvature
 from gpx.likelihoods.base import Likelihood
 from gpx.methods.base.required_likelihood import require_one_latent
 from gpx.methods.weight_space.block_ascent import solve_order
@@ -52,19 +53,6 @@ def check_site(likelihood: Likelihood) -> None:
             "likelihood=Gaussian(), Bernoulli(), Laplace(), Poisson() or NegativeBinomial(), or "
             "model=SVGP()"
         )
-
-
-def site_precision(likelihood: Likelihood, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-    """-2 d/dv E log p(y | f) under f ~ N(mean, v), (n,), non-negative.
-
-    The precision of the Gaussian site with the same optimal covariance: minus the expected second
-    derivative of log p (1 / noise variance for Gaussian noise).
-    """
-    with torch.enable_grad():
-        v = variance.detach().clone().requires_grad_()
-        total = likelihood.expected_log_prob(y, mean.detach(), v).sum()
-        (slope,) = torch.autograd.grad(total, v)
-    return (-2.0 * slope).clamp_min(0.0)
 
 
 @dataclass(frozen=True)
@@ -226,7 +214,7 @@ def mean_precision(
     At least ``MIN_SITE_PRECISION``, since sites that are linear around their latent means (Laplace,
     far from the targets) have precision zero.
     """
-    found = site_precision(likelihood, y, latent, latent_variance.expand_as(y)).mean()
+    found = expected_curvature(likelihood, y, latent, latent_variance.expand_as(y)).precision.mean()
     return max(float(found), MIN_SITE_PRECISION)
 
 

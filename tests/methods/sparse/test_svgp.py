@@ -507,8 +507,7 @@ def test_the_number_of_inducing_points_follows_the_rows(num_data, expected):
 
 
 @pytest.mark.parametrize("likelihood", [Ordinal(4), Bernoulli(), Poisson()])
-def test_q_starts_at_the_maximum_of_the_posterior(likelihood):
-    """With all rows as inducing points and no jitter to speak of: Laplace's mode by gradients."""
+def test_q_starts_near_the_highest_bound(likelihood):
     draws = torch.Generator().manual_seed(0)
     x = torch.rand(25, 1, generator=draws).double() * 6
     f = 2.0 * torch.sin(x[:, 0])
@@ -518,20 +517,20 @@ def test_q_starts_at_the_maximum_of_the_posterior(likelihood):
     parts = {"kernel": kernel, "mean": mean, "likelihood": likelihood}
     model = SVGP(**parts, num_inputs=1, num_inducing=25, selector=Uniform(), jitter=1e-9).double()
     model.initialise(x, y, generator=draws)
-    with torch.no_grad():
-        found = model.marginals(x).mean
-        root = torch.linalg.cholesky(model.kernel.evaluate(x, x) + 1e-7 * torch.eye(25))
-    v = torch.zeros(25, dtype=torch.float64, requires_grad=True)
-    search = torch.optim.LBFGS([v], max_iter=500, line_search_fn="strong_wolfe")
+    search = torch.optim.LBFGS(
+        list(model.q.parameters()), max_iter=500, line_search_fn="strong_wolfe"
+    )
+    losses = []
 
     def loss():
         search.zero_grad()
-        value = 0.5 * v.square().sum() - likelihood.log_prob(y, 0.5 + root @ v).sum()
+        value = -SVGPELBO(25).evidence(model, x, y).value
         value.backward()
+        losses.append(float(value.detach()))
         return value
 
     search.step(loss)
-    assert torch.allclose(found, 0.5 + root @ v.detach(), atol=0.02)
+    assert min(losses) - 1e-6 <= losses[0] < min(losses) + 0.1
 
 
 @pytest.mark.parametrize("family", [FullCholesky(), MeanField()])

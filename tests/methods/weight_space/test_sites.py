@@ -24,7 +24,7 @@ from gpx.likelihoods import (
 from gpx.means import Zero
 from gpx.methods.weight_space.qsgp import QSGP
 from gpx.methods.weight_space.representer import FewFunctionsPreconditioner, representer_passes
-from gpx.methods.weight_space.sites import ascend_sites, check_site, site_precision
+from gpx.methods.weight_space.sites import ascend_sites, check_site
 from gpx.objectives import exact_site_elbo
 
 ROWS = 40
@@ -159,19 +159,6 @@ def test_initialise_raises_the_exact_bound_with_passes():
         values[passes] = float(exact_site_elbo(model, x, y).value)
         assert model.anchor_blocks == (2 if passes == 0 else 0)
     assert values[2] > values[0]
-
-
-def test_site_precision_is_the_expected_curvature():
-    mean, variance = torch.linspace(-2.0, 2.0, 5), torch.full((5,), 0.4)
-    y = torch.tensor([1.0, -1.0, 1.0, 1.0, -1.0])
-    found = site_precision(Gaussian(0.25), y, mean, variance)
-    torch.testing.assert_close(found, torch.full((5,), 4.0))
-    found = site_precision(Bernoulli(num_nodes=101), y, mean, variance)
-    z, w = np.polynomial.hermite_e.hermegauss(101)
-    f = mean[:, None] + variance.sqrt()[:, None] * torch.from_numpy(z)
-    p = torch.sigmoid(f)
-    want = (p * (1 - p)) @ torch.from_numpy(w / w.sum())
-    torch.testing.assert_close(found, want)
 
 
 def test_sites_that_are_linear_at_the_start_leave_the_prior_for_scales():

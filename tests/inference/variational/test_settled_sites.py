@@ -1,0 +1,80 @@
+"""The start of q(v) for classes and counts: near the highest bound, also where the mode is not."""
+
+import numpy as np
+import pytest
+import torch
+
+from gpx.inference.variational import (
+    concave_start,
+    expected_curvature,
+    has_concave_start,
+)
+from gpx.kernels import RBF
+from gpx.likelihoods import Bernoulli, Gaussian, NegativeBinomial, Poisson, Softmax, StudentT
+from gpx.means import Constant
+from gpx.models import SVGP
+
+
+def test_expected_curvature_is_that_of_the_density():
+    mean = torch.linspace(-2.0, 2.0, 5, dtype=torch.float64)
+    variance, y = torch.full_like(mean, 0.4), torch.tensor([1.0, -1.0, 1.0, 1.0, -1.0]).double()
+    found = expected_curvature(Gaussian(0.25).double(), y, mean, variance)
+    torch.testing.assert_close(found.precision, torch.full_like(mean, 4.0), rtol=1e-6, atol=0)
+    torch.testing.assert_close(found.slope, 4.0 * (y - mean), rtol=1e-6, atol=0)
+    found = expected_curvature(Bernoulli(num_nodes=101), y, mean, variance)
+    z, w = np.polynomial.hermite_e.hermegauss(101)
+    f = mean[:, None] + variance.sqrt()[:, None] * torch.from_numpy(z)
+    p = torch.sigmoid(f)
+    want = (p * (1 - p)) @ torch.from_numpy(w / w.sum())
+    torch.testing.assert_close(found.precision, want)
+
+
+def counts(n=80):
+    """Zeros but for a bump, which leave the latent function of a wide prior free below."""
+    x = torch.linspace(0.0, 1.0, n, dtype=torch.float64)[:, None]
+    y = torch.where((x[:, 0] - 0.5).abs() < 0.05, 15.0, 0.0).double()
+    return x, y
+
+
+def bound(model, x, y):
+    terms = model.bound_terms(x)
+    return model.likelihood.expected_log_prob(y, *terms.marginals).sum() - terms.kl
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "outputscale"),
+    [(Poisson(), 2.0), (Poisson(), 120.0), (NegativeBinomial(0.3), 30.0), (Bernoulli(), 50.0)],
+)
+def test_q_is_near_that_of_highest_bound(likelihood, outputscale):
+    x, y = counts()
+    if isinstance(likelihood, Bernoulli):
+        y = torch.where(y > 0.0, 1.0, -1.0).double()
+    model = SVGP(
+        kernel=RBF(1, 0.1, outputscale),
+        mean=Constant(-2.0),
+        likelihood=likelihood,
+        num_inputs=1,
+        num_inducing=12,
+    ).double()
+    model.place(torch.linspace(0.0, 1.0, 12, dtype=torch.float64)[:, None])
+    found = concave_start(model._variables, model.mean, x, y, model.likelihood)
+    model._assign(model.q, *found)
+    start = float(bound(model, x, y).detach())
+    search = torch.optim.LBFGS(
+        list(model.q.parameters()), max_iter=500, line_search_fn="strong_wolfe", history_size=50
+    )
+
+    def loss():
+        search.zero_grad()
+        value = -bound(model, x, y)
+        value.backward()
+        return value
+
+    search.step(loss)
+    best = float(bound(model, x, y).detach())
+    assert best - 0.1 < start <= best + 1e-6
+
+
+def test_who_has_such_a_start():
+    assert all(has_concave_start(each) for each in (Poisson(), Bernoulli(), NegativeBinomial()))
+    assert not any(has_concave_start(each) for each in (Gaussian(), StudentT(), Softmax(3)))
