@@ -25,6 +25,7 @@ class Eigenvectors(InducingFeatures):
     """
 
     data_sized = ("anchors",)
+    selected = False
     anchors: Tensor
 
     def __init__(self, anchors: Tensor | None = None) -> None:

@@ -32,6 +32,7 @@ class Eigenfunctions(InducingFeatures):
     """
 
     data_sized = ("location", "spread")
+    selected = False
     location: Tensor
     spread: Tensor
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 
 import torch
@@ -23,10 +24,12 @@ class InducingFeatures(DataSized, ABC):
     Attributes:
         trainable: whether z is continuous and can be optimised.
         sampled: whether u are values of a function at z, as pathwise sampling needs.
+        selected: whether ``choose`` asks the selector that it is given.
     """
 
     trainable = False
     sampled = False
+    selected = True
 
     def require(self, kernel: Kernel) -> None:
         """Raise ConfigError unless the features are available for this kernel."""
@@ -124,3 +127,19 @@ class Points(InducingFeatures):
 
 POINTS = Points()
 """The usual choice; it has no state."""
+
+
+def features_of(features: InducingFeatures | None, selector: Selector | None) -> InducingFeatures:
+    """The features of a model; None stands for ``POINTS``.
+
+    Warns of a selector that was given and has no effect.
+    """
+    if features is None:
+        return POINTS
+    if selector is not None and not features.selected:
+        warnings.warn(
+            f"selector={type(selector).__name__}() has no effect: it chooses points, and "
+            f"{type(features).__name__} has none",
+            stacklevel=3,
+        )
+    return features

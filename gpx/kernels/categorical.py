@@ -93,7 +93,9 @@ class Categorical(Kernel):
                 f"groups ask for column {needed}, but the inputs have only {d} columns, numbered "
                 "from 0"
             )
-        exponent = self.outputscale.new_zeros(shape)
+        # inputs that are wider than the parameters, for matrices to factorise, give as wide values
+        dtype = torch.promote_types(first.dtype, self.outputscale.dtype)
+        exponent = self.outputscale.new_zeros(shape, dtype=dtype)
         for group, lengthscale in zip(groups, self.lengthscale, strict=True):
             apart = torch.zeros(shape, dtype=torch.bool, device=first.device)
             for column in group:

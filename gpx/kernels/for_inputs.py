@@ -33,7 +33,7 @@ def for_inputs(kernel: nn.Module, num_inputs: int) -> Kernel:
     if not fits:
         raise ConfigError(
             f"{num_inputs} inputs take one stationary or arc-cosine kernel of all of them, got "
-            f"{class_name(kernel)}; give RBF(), Matern32() or ArcCosine()"
+            f"{class_name(kernel)}; use kernel=RBF(), Matern32() or ArcCosine()"
         )
     made = copy.deepcopy(cast("Stationary | ArcCosine", kernel))
     if made.ard_num_dims is None or made.ard_num_dims == num_inputs:
@@ -41,7 +41,7 @@ def for_inputs(kernel: nn.Module, num_inputs: int) -> Kernel:
     if isinstance(made, Periodic):
         raise ConfigError(
             f"a Periodic kernel has a period for each of its {made.ard_num_dims} inputs, and here "
-            f"it gets {num_inputs} others; give RBF() or Matern32()"
+            f"it gets {num_inputs} others; use kernel=RBF() or Matern32()"
         )
     if isinstance(made, Wendland) and made.max_inputs < num_inputs:
         given = (made.construction() or {}).get("max_inputs")

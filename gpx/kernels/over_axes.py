@@ -220,6 +220,9 @@ class MultiOutput(Product):
         num_outputs: q.
         axes: groups of the other columns; None: each is an axis.
         correlation: initial correlation between outputs.
+
+    Raises:
+        ConfigError: as ``AxisProduct`` and ``Coregionalisation``, or no column beside the output's.
     """
 
     def __init__(
@@ -232,6 +235,12 @@ class MultiOutput(Product):
         correlation: float = 0.5,
     ) -> None:
         last = num_inputs - 1
+        if last < 1:
+            raise ConfigError(
+                f"MultiOutput of num_inputs={num_inputs}: the last column is the number of the "
+                "output, as grids of several values have it, and leaves none for the inputs; for "
+                "several targets of a table there is likelihood=GaussianOutputs()"
+            )
         groups = [[i] for i in range(last)] if axes is None else checked_groups(axes)
         if any(last in g and len(g) > 1 for g in groups):
             raise ConfigError(

@@ -43,6 +43,7 @@ from gpx.runs.data import (
 from gpx.runs.folder import RunFolder
 from gpx.runs.predictor import Predictor
 from gpx.runs.streaming import check_streamed, require_streams, settle_streamed
+from gpx.runs.trust import PLACES
 from gpx.runs.watching.console import Console
 from gpx.runs.watching.loggers import Logger, require_loggers
 from gpx.training.device import DTYPES, configure_torch
@@ -133,13 +134,23 @@ def checked_options(config: DictConfig) -> TrainerConfig:
 
 
 def check_values(config: DictConfig) -> None:
-    """Raise ConfigError for an option without a value, and for an invalid number."""
+    """Raise ConfigError for an option without value, an invalid number or a class out of place."""
     valueless = sorted(OmegaConf.missing_keys(config))
     if valueless:
         raise ConfigError(f"{valueless[0]} has no value: give it as {valueless[0]}=...")
     check_numbers(config)
     if not isinstance(config.seed, int) or isinstance(config.seed, bool):
         raise ConfigError(f"seed={config.seed}: expected a whole number")
+    for group, wanted in PLACES.items():
+        node = config.get(group)
+        if not isinstance(node, DictConfig) or node.get("_target_") is None:
+            continue
+        kind = target_of(node, group)
+        if isinstance(kind, type) and not issubclass(kind, wanted):
+            expected = " or ".join(base.__name__ for base in wanted)
+            raise ConfigError(
+                f"{group}={node._target_}: expected a subclass of {expected} as {group}._target_"
+            )
 
 
 def solves_refined(config: DictConfig) -> bool:

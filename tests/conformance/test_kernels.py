@@ -171,6 +171,7 @@ def test_a_float32_kernel_takes_float64_inputs(name):
     x, z = inputs(20, 7), inputs(10, 8)
     exact = kernel.evaluate(x, z).detach()
     found = copy.deepcopy(kernel).float().evaluate(x, z)
+    assert found.dtype == torch.float64
     torch.testing.assert_close(found.double(), exact, rtol=0, atol=3e-5 * exact.abs().max().item())
 
 

@@ -191,6 +191,12 @@ def test_float32_keeps_the_bound_below():
     assert narrow == pytest.approx(want, rel=1e-3, abs=0.1)
 
 
+def test_a_selector_that_no_feature_asks_is_warned_of():
+    parts = {"kernel": RBF(), "mean": Zero(), "likelihood": Gaussian(0.05), "num_inputs": 1}
+    with pytest.warns(UserWarning, match=r"^selector=GreedyConditionalVariance\(\) has no effect"):
+        SGPR(**parts, num_inducing=5, features=Eigenfunctions(), selector=GREEDY)
+
+
 def test_mistakes_are_explained():
     x, _ = data()
     common = {"mean": Zero(), "likelihood": Gaussian(), "num_inputs": 1}

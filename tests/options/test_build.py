@@ -1,5 +1,6 @@
 """What a model is built from, and a model that is built from a likelihood alone."""
 
+import re
 import warnings
 
 import pytest
@@ -100,6 +101,17 @@ def test_a_model_without_a_kernel_trains_and_predicts(tmp_path):
     assert kept.kernel is None
     assert kept.mean is None
     assert torch.isfinite(torch.tensor(found.predict([[0.3]]).mean)).all()
+
+
+@pytest.mark.parametrize(
+    ("group", "target", "wanted"),
+    [("kernel", "gpx.means.Zero", "Kernel"), ("data", "builtins.dict", "DataSource")],
+)
+def test_a_class_out_of_place_is_refused(group, target, wanted, tmp_path):
+    options = ["data=toy1d", "approx=exact", f"{group}._target_={target}"]
+    words = f"{group}={target}: expected a subclass of {wanted} as {group}._target_"
+    with pytest.raises(ConfigError, match=f"^{re.escape(words)}$"):
+        run(composed(options), RunFolder(tmp_path / "run"))
 
 
 def test_inputs_that_do_not_fit_are_said_before_anything_is_written(tmp_path):

@@ -63,8 +63,8 @@ class AdditiveGridLayer(OutputLayer):
         check_jitter(jitter=jitter)
         if not isinstance(kernel, Stationary):
             raise ConfigError(
-                f"functions on a grid take a stationary kernel, got {class_name(kernel)}; give "
-                "RBF() or Matern32()"
+                f"functions on a grid take a stationary kernel, got {class_name(kernel)}; use "
+                "kernel=RBF() or Matern32()"
             )
         made = for_inputs(kernel, num_inputs)
         assert isinstance(made, Stationary)

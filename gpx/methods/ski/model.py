@@ -156,8 +156,8 @@ class SKI(PlacedGrid, Model):
         if not is_stationary(kernel):
             raise ConfigError(
                 f"structured interpolation needs a stationary kernel, whose matrix on a grid is "
-                f"Toeplitz, and {kernel.name} is not one; use RBF, a Matern kernel, or sums and "
-                "products of such"
+                f"Toeplitz, and {kernel.name} is not one; use kernel=RBF() or Matern32(), or sums "
+                "and products of such"
             )
         check_one_of(get_args(Method), interpolation=interpolation)
         check_one_of(get_args(Placement), grid=grid)

@@ -18,7 +18,7 @@ from gpx.inducing import (
     require_selector,
 )
 from gpx.inducing.base import choose_num_inducing, describe_num_inducing, place_points
-from gpx.inducing.features import POINTS, InducingFeatures
+from gpx.inducing.features import InducingFeatures, features_of
 from gpx.inducing.partition import Regions, choose_num_blocks, require_regions
 from gpx.inference.float32_digits import warn_of_few_digits
 from gpx.inference.nystrom import BlockStore, factorise, nystrom_sums
@@ -145,7 +145,7 @@ class EffectivePrior(Model):
         self.prior = prior
         self.structure, self.test = PRIORS[prior]
         self.selector = KMeans() if selector is None else require_selector(selector, targets=True)
-        self.features: InducingFeatures = POINTS if features is None else features
+        self.features = features_of(features, selector)
         if learn_inducing is None:
             learn_inducing = self.structure != "none"
         self.fit_noise, self.jitter = fit_noise, jitter

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from gpx.errors import ConfigError, NotPositiveDefinite
 from gpx.inducing import GreedyConditionalVariance, KMeans, Selector, require_selector
 from gpx.inducing.base import choose_num_inducing, describe_num_inducing, place_points
-from gpx.inducing.features import POINTS, InducingFeatures
+from gpx.inducing.features import InducingFeatures, features_of
 from gpx.inference.float32_digits import warn_of_few_digits
 from gpx.inference.nystrom import BlockStore, Whitener, factorise, longest_prefix, nystrom_sums
 from gpx.inference.nystrom_matrix import InnerFactor
@@ -118,7 +118,7 @@ class SGPR(Model):
         self.mean = mean
         self.likelihood = likelihood
         self.selector = KMeans() if selector is None else require_selector(selector, targets=True)
-        self.features: InducingFeatures = POINTS if features is None else features
+        self.features = features_of(features, selector)
         self.fit_noise = fit_noise
         self.jitter = jitter
         self.reinitialise = reinitialise

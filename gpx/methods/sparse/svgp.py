@@ -16,7 +16,7 @@ from gpx.inducing.base import (
     default_num_inducing,
     describe_num_inducing,
 )
-from gpx.inducing.features import POINTS, InducingFeatures
+from gpx.inducing.features import InducingFeatures, features_of
 from gpx.inference.exact_solver import require_finite
 from gpx.inference.float32_digits import warn_of_few_digits
 from gpx.inference.variational import (
@@ -135,7 +135,7 @@ class SVGP(Model):
         self.mean = mean
         self.likelihood = likelihood
         self.selector = KMeans() if selector is None else require_selector(selector)
-        self.features: InducingFeatures = POINTS if features is None else features
+        self.features = features_of(features, selector)
         wanted = default_num_inducing(num_data) if num_inducing is None else num_inducing
         size = choose_num_inducing(wanted, num_data, self.selector, self.features.trainable)
         self.strategy = Whitened() if strategy is None else strategy

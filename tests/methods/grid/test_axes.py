@@ -190,6 +190,8 @@ def test_axes_must_be_a_list_of_groups(axes):
 def test_outputs_are_an_axis_of_their_own():
     with pytest.raises(ConfigError, match="numbered in column 2, which must be an axis of its own"):
         MultiOutput("rbf", 3, 2, [[0], [1, 2]])
+    with pytest.raises(ConfigError, match="the last column is the number of the output"):
+        MultiOutput("rbf", 1, 2)
 
 
 def test_no_rows():
