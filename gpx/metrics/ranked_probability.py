@@ -168,7 +168,7 @@ def _count_spread(law: Distribution) -> Tensor:
     counts, weights = _count_rule(octave)
     total = torch.zeros_like(law.mean, dtype=torch.float64)
     # the weights of a mixture sum to one only up to rounding, so the tail cannot be much smaller
-    tail = max(TAIL, 16.0 * torch.finfo(law.mean.dtype).eps)
+    tail = max(TAIL, 16.0 * _rounding(law))
     rows, below = torch.arange(len(total), device=total.device), torch.zeros_like(total)
     for place, (count, weight) in enumerate(zip(counts, weights, strict=True)):
         at = total.new_full((len(rows),), count)
@@ -181,6 +181,15 @@ def _count_spread(law: Distribution) -> Tensor:
                 break
             law, rows, below = select_rows(law, left), rows[left], below[left]
     return total
+
+
+def _rounding(law: Distribution) -> float:
+    """The largest rounding error of means and of the shares of mixtures."""
+    largest = torch.finfo(law.mean.dtype).eps
+    while isinstance(law, MixtureSameFamily):
+        largest = max(largest, torch.finfo(law.mixture_distribution.probs.dtype).eps)
+        law = law.component_distribution
+    return largest
 
 
 def _count_rule(octave: float | None) -> tuple[list[float], list[float]]:

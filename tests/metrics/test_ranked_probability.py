@@ -128,6 +128,15 @@ def test_overdispersed_counts_far_from_zero():
         torch.testing.assert_close(crps(law, y), want, rtol=1e-4, atol=0.0)
 
 
+def test_shares_in_single_precision_of_precise_counts():
+    """Whose sum is one to 1e-7 only: no rest of probability is summed to the last count."""
+    rates = torch.linspace(0.5, 8.0, 50)[None]
+    exact = MixtureSameFamily(Categorical(torch.ones(1, 50)), Poisson(rates))
+    single = MixtureSameFamily(Categorical(torch.ones(1, 50).float()), Poisson(rates))
+    y = torch.tensor([2.0])
+    torch.testing.assert_close(crps(single, y), crps(exact, y), rtol=1e-5, atol=0)
+
+
 def test_counts_in_single_precision(monkeypatch):
     """Whose shares sum to a little less than one, so that no count has probability one below it."""
     asked = []

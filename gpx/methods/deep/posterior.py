@@ -230,12 +230,11 @@ class NetworkPosterior(Posterior):
             return gaussian_mixture(Marginals(mean, variance + likelihood.noise_variance))
         if isinstance(likelihood, NoisyOutputs):
             return _mixture_of_outputs(mean, variance, likelihood, None)
-        share = mean.new_ones(mean.shape[1], len(mean))
-        return MixtureSameFamily(
-            Categorical(probs=share),
-            likelihood.predictive(mean.movedim(0, 1), variance.movedim(0, 1)),
-            validate_args=validation(share),
-        )
+        parts = likelihood.predictive(mean.movedim(0, 1), variance.movedim(0, 1))
+        # as precise as the parts, which for counts are float64: a sum of shares that is not one to
+        # their rounding looks like counts without end
+        share = parts.mean.new_ones(mean.shape[1], len(mean))
+        return MixtureSameFamily(Categorical(probs=share), parts, validate_args=validation(share))
 
     def predictive_of_rows(
         self, x: Tensor, likelihood: Gaussian | NoisyOutputs, noise: RowNoise

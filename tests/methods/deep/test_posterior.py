@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from gpx.kernels import RBF
-from gpx.likelihoods import Gaussian, GaussianOutputs, Laplace, Softmax
+from gpx.likelihoods import Gaussian, GaussianOutputs, Laplace, Poisson, Softmax
 from gpx.means import Zero
 from gpx.methods.deep import GPLayer, Network, NetworkModel
 from gpx.methods.deep.draws import draws_of
@@ -52,6 +52,15 @@ def test_marginals_that_are_not_drawn_take_one_pass():
     posterior = on_grids(likelihood)
     assert passes(posterior.network.body, lambda: posterior.predictive(X, likelihood)) == 1
     assert posterior.components(X).mean.shape == (1, 6, 2)
+
+
+def test_shares_of_draws_are_as_precise_as_the_laws_of_counts():
+    """Which are float64 for a float32 model, too."""
+    likelihood = Poisson()
+    single = deep(likelihood).float()
+    law = single.predictive(X.float(), likelihood)
+    assert law.component_distribution.mean.dtype == torch.float64
+    assert law.mixture_distribution.probs.dtype == torch.float64
 
 
 def test_classes_by_dependent_functions_take_all_draws_of_the_head():
