@@ -130,7 +130,7 @@ def check_option_types(node: DictConfig, group: str, target: Any) -> None:
         shown = "null" if value is None else str(value)
         allowed = _plain(hint)
         if allowed and not any(_fits(value, kind) for kind in allowed):
-            wanted = " or ".join(_WORDS[kind] for kind in allowed)
+            wanted = " or ".join(_WORDS.get(kind, kind) for kind in allowed)
             raise ConfigError(f"{group}.{name!s}={shown}: expected {wanted}")
         kinds = _built(hint)
         if kinds and not (value is None and type(None) in kinds):
@@ -165,15 +165,25 @@ def _hints(target: Any) -> dict[str, Any]:
 
 
 def _plain(hint: Any) -> tuple[Any, ...]:
-    """The plain types that a type hint allows; empty if it allows anything else."""
+    """The plain types that a type hint allows, and words beside them; empty if it allows others.
+
+    Words alone are left to the class, which names the nearest one.
+    """
     if hint in _WORDS:
         return (hint,)
     if typing.get_origin(hint) in (list, tuple, Sequence):
         return (list,)  # entries are checked by the class
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        parts = [_plain(part) for part in typing.get_args(hint)]
-        return tuple(kind for part in parts for kind in part) if all(parts) else ()
+        parts = [_plain(part) or _literal(part) for part in typing.get_args(hint)]
+        found = tuple(kind for part in parts for kind in part) if all(parts) else ()
+        return found if {*found} & {*_WORDS} - {type(None)} else ()
     return ()
+
+
+def _literal(hint: Any) -> tuple[str, ...]:
+    """The words of a ``Literal``; empty for any other hint, or one of other values."""
+    words = typing.get_args(hint) if typing.get_origin(hint) is typing.Literal else ()
+    return words if all(isinstance(word, str) for word in words) else ()
 
 
 def _built(hint: Any) -> tuple[type, ...]:
@@ -191,6 +201,8 @@ def _built(hint: Any) -> tuple[type, ...]:
 
 
 def _fits(value: Any, kind: Any) -> bool:
+    if isinstance(kind, str):
+        return bool(value == kind)
     if kind is int:
         return isinstance(value, int) and not isinstance(value, bool)
     if kind is float:

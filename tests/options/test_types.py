@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from typing import Literal
 
 import pytest
 from omegaconf import OmegaConf
@@ -19,6 +20,8 @@ class Thing:
         flag: bool = False,
         scale: float | list[float] = 1.0,
         anything=None,
+        rank: int | Literal["auto", "full"] = "auto",
+        kind: Literal["one", "two"] = "one",
         warp: nn.Module | Kernel | None = None,
         either: Kernel | Callable[[], Kernel] = None,
         *,
@@ -40,6 +43,8 @@ class Thing:
         ("rate", [1], "thing.rate=[1]: expected a number"),
         ("count", {"a": 1}, "thing.count={'a': 1}: expected a whole number"),
         ("scale", ".nan", "thing.scale=.nan: expected a number or a list"),
+        ("rank", True, "thing.rank=True: expected a whole number or auto or full"),
+        ("rank", "atuo", "thing.rank=atuo: expected a whole number or auto or full"),
         (
             "kernel",
             None,
@@ -68,6 +73,9 @@ def test_names_the_option_and_what_it_takes(option, value, expected):
         ("column", None),
         ("scale", ["left to the class"]),
         ("anything", "x"),
+        ("rank", 3),
+        ("rank", "auto"),
+        ("kind", "left to the class, which names the nearest word"),
         ("kernel", {"_target_": "gpx.kernels.RBF"}),
         ("kernel", {"left": "to the constructor"}),
         ("warp", None),

@@ -14,7 +14,7 @@ from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import Prepared
 from gpx.linalg.interpolation import Boundary, Method, Outside
-from gpx.linalg.memory import require_memory
+from gpx.linalg.memory import budget_in_bytes, require_memory
 from gpx.means.base import Mean
 from gpx.methods.base.model import Hyperparameters, Model
 from gpx.methods.base.required_likelihood import require_gaussian
@@ -205,6 +205,7 @@ class SKI(PlacedGrid, Model):
         self.rank, self.tolerance, self.max_iterations = rank, tolerance, max_iterations
         self.outside: Outside = outside
         self.mvm: Products = mvm
+        budget_in_bytes(memory_budget)  # refuses what is none
         self.memory_budget = memory_budget
         self.variance: Variance = variance
         self.variance_samples, self.seed = variance_samples, seed

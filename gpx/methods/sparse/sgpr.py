@@ -89,6 +89,7 @@ class SGPR(Model):
     ) -> None:
         super().__init__()
         self.automatic = num_inducing == "auto"
+        check_at_least(1, max_inducing=max_inducing)
         if isinstance(num_inducing, str):
             if not self.automatic:
                 raise ConfigError(
@@ -108,7 +109,6 @@ class SGPR(Model):
                 )
             if features is not None:
                 raise ConfigError("num_inducing=auto needs inducing points: set features=None")
-            check_at_least(1, max_inducing=max_inducing)
             num_inducing = min(32, max_inducing)
         check_at_least(1, num_inputs=num_inputs, num_inducing=num_inducing, num_data=num_data)
         check_at_least(0, reinitialise=reinitialise)

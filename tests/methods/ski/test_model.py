@@ -81,6 +81,11 @@ def gradients(model, value):
     return torch.cat([p.grad.reshape(-1).clone() for p in model.parameters()])
 
 
+def test_a_memory_budget_that_is_none_is_refused_before_it_is_needed():
+    with pytest.raises(ConfigError, match="memory_budget=much is no number of bytes"):
+        build(1, memory_budget="much")
+
+
 @pytest.mark.parametrize("kernel", sorted(KERNELS))
 @pytest.mark.parametrize("d", [1, 2])
 def test_evidence_and_gradient_equal_the_dense_ones(kernel, d):

@@ -260,6 +260,8 @@ def test_invalid_setups_are_refused():
         model(num_inducing="auto", tolerance=0.0)
     with pytest.raises(ConfigError, match="max_inducing=0 must be at least 1"):
         model(num_inducing="auto", max_inducing=0)
+    with pytest.raises(ConfigError, match="max_inducing=-1 must be at least 1"):
+        model(num_inducing=4, max_inducing=-1)
     with pytest.raises(ConfigError, match=r"selector=GreedyConditionalVariance\(\), got KMeans"):
         model(num_inducing="auto", selector=KMeans())
     with pytest.raises(ConfigError, match="expected a whole number or the word auto"):
