@@ -61,9 +61,11 @@ class Categorical(Kernel):
         super().__init__()
         if groups is not None:
             for group in groups:
-                if not group or not all(isinstance(c, Integral) and c >= 0 for c in group):
+                listed = isinstance(group, Sequence) and not isinstance(group, str) and group
+                if not listed or not all(isinstance(c, Integral) and c >= 0 for c in group):
                     raise ConfigError(
-                        f"groups holds {list(group)}: each group must list column numbers from 0 on"
+                        f"groups holds {group}: each group must list column numbers from 0 on, as "
+                        "in groups=[[0, 1], [2]]"
                     )
             groups = [[int(column) for column in group] for group in groups]
         self.groups = groups

@@ -64,6 +64,8 @@ def test_a_table_with_a_category_never_seen():
 def test_mistakes():
     with pytest.raises(ConfigError, match=r"groups holds \[\]: each group must list column"):
         Categorical([[0], []])
+    with pytest.raises(ConfigError, match=r"groups holds 1: each group must list column numbers"):
+        Categorical([1, 2])
     with pytest.raises(ConfigError, match=r"groups holds \[-1\]"):
         Categorical([[-1]])
     with pytest.raises(

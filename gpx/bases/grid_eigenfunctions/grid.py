@@ -50,6 +50,11 @@ class GridOptions:
         check_one_of(get_args(GridKind), kind=self.kind)
         check_not_negative(margin=self.margin)
         for column, axis in enumerate(self.axes or ()):
+            if not isinstance(axis, Sequence) or isinstance(axis, str):
+                raise ConfigError(
+                    f"axes={list(self.axes or ())}: expected a list of nodes for each column, as "
+                    "in axes=[[0, 0.5, 1], [0, 1]]"
+                )
             if not axis or any(b <= a for a, b in itertools.pairwise(axis)):
                 raise ConfigError(
                     f"axes={list(map(list, self.axes or ()))}: the nodes of column {column + 1} "

@@ -57,6 +57,10 @@ def test_explicit_axes_and_mistakes():
     assert [a.tolist() for a in axes] == [[0.0, 1.0], [2.0]]
     with pytest.raises(ShapeError, match="lists 1 axes for 2 input columns"):
         inducing_axes(x, GridOptions(axes=[[0.0, 1.0]]))
+    with pytest.raises(
+        ConfigError, match=r"axes=\[1, 2\]: expected a list of nodes for each column"
+    ):
+        GridOptions(axes=[1, 2])
     with pytest.raises(ConfigError, match="column 2 must be ascending and distinct"):
         GridOptions(axes=[[0.0, 1.0], [1.0, 1.0]])
     with pytest.raises(ConfigError, match="points_per_dim=1"):
