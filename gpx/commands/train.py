@@ -131,9 +131,13 @@ def _job(config: DictConfig) -> None:
         _remove_if_empty(own)
     try:
         if sharing().number == 0 and folder.holds_a_run():
+            begun = folder.checkpoint.exists()
             raise ConfigError(
-                f"{folder.path} already holds a run: continue it with: {resuming(folder.path)}; or "
-                "choose another hydra.run.dir"
+                f"{folder.path} already holds a run"
+                + ("" if begun else " that ended before its first checkpoint")
+                + f": continue it with: {resuming(folder.path)}; or "
+                + ("" if begun else "delete it, or ")
+                + "choose another hydra.run.dir"
             )
         sources = [Path(s.path) for s in settings.runtime.config_sources if s.schema == "file"]
         run(config, folder, _compose_again, sources[::-1])  # for Hydra the first has precedence

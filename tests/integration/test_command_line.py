@@ -172,6 +172,15 @@ def test_one_line_and_nothing_left_behind(train_py, tmp_path, arguments, expecte
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_folder_of_a_run_that_failed_at_once_may_be_deleted(train_py, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "config.yaml").touch()
+    status, err = train_py(*TINY, "hydra.run.dir=out")
+    assert status == USAGE_ERROR
+    assert "holds a run that ended before its first checkpoint" in err
+    assert "or delete it, or choose another hydra.run.dir" in err
+
+
 def test_a_run_folder_is_never_overwritten(train_py, tmp_path):
     assert train_py(*TINY, "hydra.run.dir=out")[0] == 0
     before = (tmp_path / "out" / "metrics.json").read_bytes()
