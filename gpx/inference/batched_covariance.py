@@ -7,6 +7,7 @@ from torch import Tensor
 
 from gpx.backends.entries import at_precision_of
 from gpx.kernels.base import Kernel
+from gpx.kernels.distances import centre, is_trained
 from gpx.kernels.fused import Profile, stationary_covariance
 from gpx.kernels.stationary import Stationary
 
@@ -47,8 +48,9 @@ def _batched_covariances(kernel: Kernel, left: Tensor, right: Tensor | None) -> 
     def squared_distance(z1: Tensor, z2: Tensor) -> Tensor:
         z1, z2 = z1.view(b, p, z1.shape[1]), z2.view(b, q, z2.shape[1])
         # distances do not depend on the centre, so it carries no gradient
-        centre = z2.detach().mean(1, keepdim=True) if q else 0.0
-        z1, z2 = z1 - centre, z2 - centre
+        guarded = not is_trained(kernel)
+        origin = centre(z1.detach(), z2.detach(), right is None, guarded=guarded) if q else 0.0
+        z1, z2 = z1 - origin, z2 - origin
         # shrunk by the rounding error, so that the distance of coincident inputs is clamped to zero
         shrink = 1.0 - 4.0 * torch.finfo(z1.dtype).eps
         norm1, norm2 = z1.square().sum(2) * shrink, z2.square().sum(2) * shrink
@@ -83,4 +85,5 @@ def covariances_from_coordinates(
     """
     profile = fused_profile(kernel)
     assert profile is not None
-    return stationary_covariance(z1, z1 if z2 is None else z2, scale, profile)
+    guarded = not is_trained(kernel)
+    return stationary_covariance(z1, z1 if z2 is None else z2, scale, profile, guarded=guarded)

@@ -57,6 +57,8 @@ def stationary_covariance(
     scale: Tensor,
     profile: type[Profile],
     lengthscale: Tensor | None = None,
+    *,
+    guarded: bool = True,
 ) -> Tensor:
     """``scale * phi(|(x1_i - x2_j) / lengthscale|^2)`` as (n1, n2), differentiable once.
 
@@ -66,6 +68,7 @@ def stationary_covariance(
         scale (): outputscale, or (b, 1, 1).
         profile: phi and its derivative.
         lengthscale () or (d,): None: the inputs are already scaled.
+        guarded: see ``gpx.kernels.distances.centre``.
 
     At coincident points the derivative with respect to inputs is zero, which is exact where phi is
     differentiable and the subgradient 0 where it is not (Matern 1/2). Second derivatives raise. The
@@ -74,7 +77,7 @@ def stationary_covariance(
     Cost: O(n1 n2 d) time; memory beside the result one tile, and for gradients with respect to
     inputs or lengthscales one more matrix of its size (none when ``slope_per_value`` is given).
     """
-    return _StationaryCovariance.apply(x1, x2, lengthscale, scale, profile, x1 is x2)
+    return _StationaryCovariance.apply(x1, x2, lengthscale, scale, profile, x1 is x2, guarded)
 
 
 def squared_distance(z1: Tensor, z2: Tensor) -> Tensor:
@@ -97,9 +100,10 @@ class _StationaryCovariance(torch.autograd.Function):
         scale: Tensor,
         profile: type[Profile],
         square: bool,
+        guarded: bool,
     ) -> Tensor:
         n1, n2 = x1.shape[-2], x2.shape[-2]
-        both = extended_coordinates(x1, x2, square, lengthscale, centred=False)
+        both = extended_coordinates(x1, x2, square, lengthscale, centred=False, guarded=guarded)
         left, right = both[..., :n1, :], both[..., n1:, :]
         with_slope = any(ctx.needs_input_grad[:3]) and profile.slope_per_value is None
         result = left.new_empty(*x1.shape[:-1], n2)
@@ -151,11 +155,11 @@ class _StationaryCovariance(torch.autograd.Function):
             total = pull.total(keepdim=scale.ndim > 0)
         by_scale = None if total is None else total / scale
         if not moves:
-            return None, None, None, by_scale, None, None
+            return None, None, None, by_scale, None, None, None
         # divisor of ``_Pullback.result``
         half = -0.5 / (scale if slopes is not None else ctx.slope_per_value)
         if lengthscale is None:
-            return *pull.result(half), None, by_scale, None, None
+            return *pull.result(half), None, by_scale, None, None, None
         # d r2 / d x = 2 (z_i - z_j) / lengthscale; d r2 / d lengthscale_d =
         # -2 (z_id - z_jd)^2 / lengthscale_d: the same sums times the coordinates
         unit = isinstance(half, float) and half == 1.0
@@ -165,7 +169,8 @@ class _StationaryCovariance(torch.autograd.Function):
             by_length = pull.moment()
             if lengthscale.ndim == 0:
                 by_length = by_length.sum()
-        return by_x1 if need1 else None, by_x2 if need2 else None, by_length, by_scale, None, None
+        by_x1, by_x2 = by_x1 if need1 else None, by_x2 if need2 else None
+        return by_x1, by_x2, by_length, by_scale, None, None, None
 
 
 class _SquaredDistance(torch.autograd.Function):

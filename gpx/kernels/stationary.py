@@ -13,6 +13,7 @@ from gpx.backends import RadialPart, RadialProfile, TileSource
 from gpx.constraints import positive_parameter
 from gpx.errors import ConfigError, NoSpectrum
 from gpx.kernels.base import Kernel
+from gpx.kernels.distances import centre, is_trained
 from gpx.kernels.fused import Profile, squared_distance, stationary_covariance
 from gpx.kernels.parameters import add_outputscale, dimensions, per_dimension
 from gpx.kernels.tiles import StationaryTiles
@@ -113,19 +114,24 @@ class Stationary(Kernel):
             return self.outputscale * self.of_squared_distance(squared_distance(c1, c2))
         if type(self).coordinates is Stationary.coordinates:
             self._check_columns(x1)
-            return stationary_covariance(x1, x2, self.outputscale, self.in_place, self.lengthscale)
-        z1 = self.coordinates(x1)
-        z2 = z1 if x1 is x2 else self.coordinates(x2)
-        return stationary_covariance(z1, z2, self.outputscale, self.in_place)
+            z1, z2, lengthscale = x1, x2, self.lengthscale
+        else:
+            z1, lengthscale = self.coordinates(x1), None
+            z2 = z1 if x1 is x2 else self.coordinates(x2)
+        scale, guarded = self.outputscale, not is_trained(self)
+        return stationary_covariance(z1, z2, scale, self.in_place, lengthscale, guarded=guarded)
 
     def _centred(self, x1: Tensor, x2: Tensor) -> tuple[Tensor, Tensor]:
-        """Coordinates about their mean; the same object twice when ``x1 is x2``."""
+        """Coordinates about one point among them; the same object twice when ``x1 is x2``."""
         z1 = self.coordinates(x1)
         z2 = z1 if x1 is x2 else self.coordinates(x2)
+        if not z2.shape[0]:
+            return z1, z2
         # the distance does not depend on the centre, so it carries no gradient
-        centre = z2.detach().mean(0) if z2.shape[0] else 0.0
-        c1 = z1 - centre
-        return c1, c1 if x1 is x2 else z2 - centre
+        guarded = not is_trained(self)
+        origin = centre(z1.detach(), z2.detach(), x1 is x2, guarded=guarded)
+        c1 = z1 - origin
+        return c1, c1 if x1 is x2 else z2 - origin
 
     def tiles(self, x1: Tensor, x2: Tensor | None = None) -> TileSource:
         """As in ``Kernel``; coordinates are computed once, and no tile allocates memory."""

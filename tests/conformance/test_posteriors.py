@@ -40,6 +40,9 @@ WITH_COVARIANCE = {
 """Models whose posteriors have a joint covariance."""
 
 
+ON_A_GRID = {"GridGP"}
+"""Models whose predictions are of the points of a grid."""
+
 WITHOUT_DERIVATIVES = {"GridGP"}
 """Models whose predictions have no derivatives by their inputs."""
 
@@ -223,6 +226,22 @@ def test_a_row_is_predicted_alike_in_any_company(conditioned, name):
     torch.testing.assert_close(
         torch.cat([a.variance for a in alone]), whole.variance, rtol=1e-6, atol=1e-9
     )
+
+
+@pytest.mark.filterwarnings("ignore:1 of 8 inputs lie outside the interpolation grid")
+@pytest.mark.parametrize("name", sorted(set(NAMES) - ON_A_GRID))
+def test_a_row_far_from_all_others_leaves_their_predictions_as_they_are(conditioned, name):
+    """Products of coordinates far from their centre have no digits left for the near ones."""
+    _, posterior = conditioned(name)
+    x = torch.cat([inputs(), torch.full((1, public_models.INPUTS), -1e9).double()])
+    (mean, variance), wanted = posterior.predict(x), posterior.predict(x[:-1])
+    torch.testing.assert_close(mean[:-1], wanted.mean, rtol=1e-7, atol=1e-9)
+    torch.testing.assert_close(variance[:-1], wanted.variance, rtol=1e-6, atol=1e-9)
+    if name in WITH_COVARIANCE:
+        found, alone = posterior.joint_covariance(x), posterior.joint_covariance(x[:-1])
+        torch.testing.assert_close(found[:-1, :-1], alone, rtol=1e-6, atol=1e-9)
+    paths = posterior.sample_paths(2, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(paths(x)[:, :-1], paths(x[:-1]), rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.parametrize("name", NAMES)

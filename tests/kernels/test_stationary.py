@@ -1,5 +1,6 @@
 """What the stationary base promises: exact diagonals, accuracy, subclasses in one method."""
 
+import copy
 import itertools
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 from gpx.errors import ConfigError, GPXError, ShapeError
+from gpx.inference.batched_covariance import batched_covariances
 from gpx.kernels import (
     RBF,
     AxisProduct,
@@ -53,6 +55,32 @@ def test_diagonal_is_the_outputscale_to_the_last_bit_far_from_the_origin(kernel,
     k = kernel(3, 0.5, 1.7).to(dtype)
     x = (draw(300, 3) + 1e3).to(dtype)
     assert (k.evaluate(x).diagonal() == k.outputscale).all()
+
+
+FORMS = {
+    "dense": lambda k, x, z: k.evaluate(x, z),
+    "tiles": lambda k, x, z: k(x, z, backend="chunked") @ torch.eye(len(z)).to(z),
+    "batch": lambda k, x, z: batched_covariances(k, x[None], z[None])[0],
+    "square": lambda k, x, z: k.evaluate(torch.cat([x, z]))[: len(x), len(x) :],
+    "square tiles": lambda k, x, z: (
+        k(torch.cat([x, z]), backend="chunked") @ torch.eye(len(x) + len(z)).to(z)
+    )[: len(x), len(x) :],
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kernel", [RBF, Matern32, RationalQuadratic])
+@pytest.mark.parametrize("places", [(0,), (1,), (0, 1)])
+def test_rows_far_from_all_others_cost_these_no_digits(kernel, form, places):
+    """Such as a code like -9999 or 1e9 for a missing value among the rows to predict."""
+    sets = [draw(40, 2), draw(30, 2, seed=1)]
+    far = torch.tensor([[1e9, 0.0], [-9999.0, -9999.0], [0.3, 3e5]])
+    mixed = [torch.cat([z[:7], far, z[7:]]) if i in places else z for i, z in enumerate(sets)]
+    kept = [torch.isin(both, near).all(1) for both, near in zip(mixed, sets, strict=True)]
+    k = kernel(lengthscale=0.7).requires_grad_(False)
+    found = FORMS[form](copy.deepcopy(k).float(), *(z.float() for z in mixed))
+    exact = k.evaluate(*sets)
+    torch.testing.assert_close(found[kept[0]][:, kept[1]].double(), exact, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("kernel", [RBF, Matern12, Matern32, Matern52])
