@@ -333,15 +333,16 @@ def test_a_model_made_with_given_points_has_their_number_and_says_so(model, num_
 
 
 def test_features_without_a_selector_are_as_many_as_asked_for_beside_given_points():
-    made = SGPR(
-        kernel=RBF(2),
-        mean=Constant(),
-        likelihood=Gaussian(0.01),
-        num_inputs=2,
-        num_inducing=20,
-        selector=Given(torch.rand(7, 2)),
-        features=Eigenvectors(),
-    )
+    with pytest.warns(UserWarning, match=r"selector=Given\(\) has no effect"):
+        made = SGPR(
+            kernel=RBF(2),
+            mean=Constant(),
+            likelihood=Gaussian(0.01),
+            num_inputs=2,
+            num_inducing=20,
+            selector=Given(torch.rand(7, 2)),
+            features=Eigenvectors(),
+        )
     assert made.num_inducing == 20
 
 
