@@ -23,8 +23,9 @@ MAX_SETTLING, SETTLED = 40, 1e-4
 SMALLEST_STEP = 1.0 / 64.0
 """Share of a step of the sites or of the mean below which it is given up."""
 
-PRECISIONS = -30.0, 30.0
-"""Smallest and largest logarithm of a site's precision."""
+PRECISIONS = -30.0, 20.0
+"""Smallest and largest logarithm of a site's precision; with larger ones the precision of v would
+lose the identity in it to rounding."""
 
 
 class ExpectedCurvature(NamedTuple):
@@ -49,7 +50,10 @@ def expected_curvature(
     with torch.enable_grad():
         m, v = (part.detach().clone().requires_grad_() for part in (mean, variance))
         value = likelihood.expected_log_prob(y, m, v)
-        slope, by_variance = torch.autograd.grad(value.sum(), [m, v])
+        # an expectation of one's own may neglect the variance
+        slope, by_variance = torch.autograd.grad(
+            value.sum(), [m, v], allow_unused=True, materialize_grads=True
+        )
     return ExpectedCurvature(value.detach(), slope, (-2.0 * by_variance).clamp_min(0.0))
 
 
@@ -71,7 +75,7 @@ def concave_start(
     and the expected rate exp(f + var / 2) astronomic; so sites and mean are then moved, by turns,
     towards the fixed point of the bound, as long as the bound rises.
 
-    None: Newton's method found no mode.
+    None: Newton's method found no mode, or the bound is not finite around it.
 
     Args:
         variables: u at the current hyperparameters.
@@ -90,7 +94,10 @@ def concave_start(
     if found is None:
         return None
     rest = (variables.kernel.diagonal(x).double() - columns.square().sum(1)).clamp_min(0.0)
-    v, factor = _settled(likelihood, columns, prior, rest, y, *found)
+    settled = _settled(likelihood, columns, prior, rest, y, *found)
+    if settled is None:
+        return None
+    v, factor = settled
     return v[None], torch.linalg.cholesky(torch.cholesky_inverse(factor))[None]
 
 
@@ -131,8 +138,9 @@ def _settled(
     y: Tensor,
     v: Tensor,
     precision: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """v (M,) and the factor of its precision (M, M) after steps that raise the bound.
+) -> tuple[Tensor, Tensor] | None:
+    """v (M,) and the factor of its precision (M, M) after steps that raise the bound; None: it is
+    not finite.
 
     Args:
         columns (n, M), prior (n,), rest (n,): f has the mean ``prior + columns v`` given v, and
@@ -150,7 +158,8 @@ def _settled(
 
     def bound(v: Tensor, variance: Tensor, divergence: Tensor) -> float:
         expected = likelihood.expected_log_prob(y, prior + columns @ v, variance).sum()
-        return float(expected - 0.5 * v.square().sum() - divergence)
+        found = float(expected - 0.5 * v.square().sum() - divergence)
+        return -math.inf if math.isnan(found) else found
 
     sites = precision.log().clamp(*PRECISIONS)
     factor, variance, divergence = terms(sites)
@@ -162,7 +171,7 @@ def _settled(
         while share >= SMALLEST_STEP:
             tried = terms(sites + share * change)
             raised = bound(v, *tried[1:])
-            if raised >= value or not math.isfinite(value):
+            if raised >= value:
                 sites, (factor, variance, divergence), value = sites + share * change, tried, raised
                 break
             share /= 2.0
@@ -178,11 +187,12 @@ def _settled(
         if not value - before > SETTLED * len(y):
             break
         share = min(1.0, 2.0 * max(share, SMALLEST_STEP))
-    return v, factor
+    return (v, factor) if math.isfinite(value) else None
 
 
 def _factor(columns: Tensor, precision: Tensor) -> Tensor:
-    """Lower factor of I + A^T diag(precision) A, the precision of v."""
+    """Lower factor of I + A^T diag(precision) A, the precision of v; NaN where there is none."""
     gram = columns.mT @ (precision[:, None] * columns)
     gram.diagonal().add_(1.0)
-    return torch.linalg.cholesky(gram)
+    factor, failed = torch.linalg.cholesky_ex(gram)
+    return torch.where(failed == 0, factor, math.nan)

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from gpx.inference.variational import (
+    InducingVariables,
     concave_start,
     expected_curvature,
     has_concave_start,
@@ -78,3 +79,27 @@ def test_q_is_near_that_of_highest_bound(likelihood, outputscale):
 def test_who_has_such_a_start():
     assert all(has_concave_start(each) for each in (Poisson(), Bernoulli(), NegativeBinomial()))
     assert not any(has_concave_start(each) for each in (Gaussian(), StudentT(), Softmax(3)))
+
+
+class PlugIn(Poisson):
+    """Neglects the variance of f in its expectation."""
+
+    def expected_log_prob(self, y, mean, variance):
+        return self.log_prob(y, mean)
+
+
+@pytest.mark.parametrize("likelihood", [PlugIn(), Poisson()])
+@pytest.mark.parametrize("largest", [15.0, 1e9])
+def test_expectations_of_ones_own_and_huge_counts_have_a_start(likelihood, largest):
+    x, y = counts(30)
+    y = y * largest / 15.0
+    z = torch.linspace(0.0, 1.0, 30, dtype=torch.float64)[:, None]
+    kernel = RBF(1, 0.1, 50.0).double()
+    variables = InducingVariables(kernel, z, 1e-9)
+    mean, factor = concave_start(variables, Constant().double(), x, y, likelihood)
+    assert mean.isfinite().all()
+    assert factor.isfinite().all()
+    with torch.no_grad():
+        columns = variables.whitener().block(x, torch.empty(30, 30, dtype=torch.float64))
+    rate = (columns @ mean[0]).exp()
+    assert rate[15].item() == pytest.approx(largest, rel=0.1)
