@@ -93,7 +93,7 @@ class Console:
             self._last_line = now
             self.say(
                 f"step {progress.step}/{progress.max_steps}"
-                f"  evidence/point {progress.evidence_per_point:+.4f}"
+                f"  evidence/point {_short(progress.evidence_per_point, sign=True)}"
                 f"  {1e3 * progress.seconds_per_step:.0f} ms/step  {progress.seconds:.0f} s"
             )
 
@@ -106,13 +106,15 @@ class Console:
                 unit="step",
                 dynamic_ncols=True,
             )
-        self._bar.set_postfix_str(f"evidence/point {progress.evidence_per_point:+.4f}")
+        self._bar.set_postfix_str(
+            f"evidence/point {_short(progress.evidence_per_point, sign=True)}"
+        )
         self._bar.update(progress.step - self._bar.n)
 
     def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Monitor interface."""
         names = CLASS_METRICS if "accuracy" in metrics else NUMBER_METRICS
-        shown = "  ".join(f"{name} {metrics[name]:.4f}" for name in names if name in metrics)
+        shown = "  ".join(f"{name} {_short(metrics[name])}" for name in names if name in metrics)
         self.say(f"step {step}  test: {shown}")
 
     def close(self) -> None:
@@ -121,6 +123,15 @@ class Console:
             if self._bar is not None:
                 self._bar.close()
                 self._bar = None
+
+
+LARGE = 1e6
+"""Numbers at least this large are printed with a power of ten."""
+
+
+def _short(value: float, *, sign: bool = False) -> str:
+    """Four decimals, or four digits of a large number."""
+    return f"{value:{'+' if sign else ''}{'.4f' if abs(value) < LARGE else '.4g'}}"
 
 
 NUMBER_METRICS, CLASS_METRICS = ("rmse", "mnlp", "coverage_95"), ("accuracy", "mnlp")

@@ -29,6 +29,17 @@ def test_plain_lines_are_thinned_but_first_and_last_stay():
     ]
 
 
+def test_huge_numbers_have_a_power_of_ten():
+    out = io.StringIO()
+    console = Console(stream=out)
+    console.progress(Progress(10, 10, -7.8796e27, {}, {}, 0.012, 3.0), None)
+    console.metrics(10, {"rmse": 2.5e19, "mnlp": 3.58})
+    assert out.getvalue().splitlines() == [
+        "step 10/10  evidence/point -7.88e+27  12 ms/step  3 s",
+        "step 10  test: rmse 2.5e+19  mnlp 3.5800",
+    ]
+
+
 def test_a_terminal_gets_a_bar_and_lines_above_it():
     out = Terminal()
     console = Console(stream=out)
