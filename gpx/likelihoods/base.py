@@ -208,6 +208,11 @@ class Likelihood(Constructed, ABC):
             )
         return tilted_by_quadrature(self, y, mean, variance)
 
+    @property
+    def closed_moments(self) -> bool:
+        """Whether ``tilted`` is a closed form, not a quadrature."""
+        return type(self).tilted is not Likelihood.tilted
+
 
 def require_labels(likelihood: Likelihood, y: Tensor, count: int) -> None:
     """Raise ShapeError where a label of y (n,) is not one of 0, 1, ..., count - 1.

@@ -126,6 +126,11 @@ class Ordinal(Likelihood):
         information = rise * torch.sigmoid(f - lower) + fall * torch.sigmoid(upper - f)
         return Curvature(rise - fall, information)
 
+    @property
+    def closed_moments(self) -> bool:
+        """As in ``Likelihood``: those of the probit link."""
+        return self.link == "probit"
+
     def tilted(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tilted:
         """Probit: P(y) at a mean and cut points divided by sqrt(1 + variance).
 

@@ -88,9 +88,11 @@ def tilted_by_quadrature(
     centre, spread = mean.double(), variance.double().clamp_min(torch.finfo(torch.float64).tiny)
     target = y.double()
 
-    def log_density(f: Tensor) -> Tensor:
-        """Of f and y together, up to the constant of the normal density."""
-        return likelihood.log_prob(target, f) - 0.5 * (f - centre).square() / spread
+    def log_density(offset: Tensor) -> Tensor:
+        """Of f = mode + offset and y together, up to the constant of the normal density."""
+        # the offset may be below the digits of the mode
+        normal = ((mode - centre) + offset).square() / spread
+        return likelihood.log_prob(target, mode + offset) - 0.5 * normal
 
     with torch.no_grad():
         mode = _mode(likelihood, target, centre, spread)
@@ -98,17 +100,17 @@ def tilted_by_quadrature(
         sides = sides.view(2, *(1 for _ in mode.shape))
         # the normal factor alone has fallen by DROP there
         high = (2.0 * DROP * spread).sqrt().log().expand(2, *mode.shape)
-        low, top = high - WIDTH_RANGE, log_density(mode)
+        low, top = high - WIDTH_RANGE, log_density(torch.zeros_like(mode))
         for _ in range(WIDTH_STEPS):
             middle = 0.5 * (low + high)
-            beyond = ~(top - log_density(mode + sides * middle.exp()) <= DROP)  # also if NaN
+            beyond = ~(top - log_density(sides * middle.exp()) <= DROP)  # also if NaN
             low, high = torch.where(beyond, low, middle), torch.where(beyond, middle, high)
         nodes, log_shares = (
             part.to(mode.device).view(-1, 1, *(1 for _ in mode.shape)) for part in _rule()
         )
         offsets = sides * high.exp() * nodes
         f = mode + offsets
-    logs = log_density(f) + (log_shares + high)
+    logs = log_density(offsets) + (log_shares + high)
     log_total = torch.logsumexp(logs, dim=(0, 1))
     with torch.no_grad():
         shares = (logs - log_total).exp()

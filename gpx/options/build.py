@@ -64,7 +64,7 @@ def _too_large(node: DictConfig, group: str, wanted: str) -> str:
     sizes = [
         (value, name)
         for name, value in leaves(OmegaConf.to_container(node, resolve=True), group)
-        if isinstance(value, int)
+        if isinstance(value, int) and not name.endswith(("seed", "memory_budget"))
     ]
     if sizes:
         largest, name = max(sizes)

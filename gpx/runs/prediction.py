@@ -39,7 +39,7 @@ def warn_of_tails(predicted: Prediction, spacing: float) -> None:
     Args:
         spacing: of the values of the target, as the interval of a rare count ends at zero.
     """
-    above = predicted.mean > predicted.upper + spacing
+    above = predicted.mean > predicted.upper + spacing + 1e-6 * np.abs(predicted.upper)
     if above.any():
         warnings.warn(
             f"{int(above.sum()):,} of {above.size:,} predicted means lie above their 95 % interval "

@@ -238,3 +238,8 @@ def test_certain_and_wrong_costs_its_logit():
         y = torch.full_like(f, label)
         want = likelihood.log_prob(y, f)
         torch.testing.assert_close(found.log_prob(y), want, rtol=1e-3, atol=1e-3)
+
+
+def test_the_probit_link_has_closed_moments():
+    assert Ordinal(3, "probit").closed_moments
+    assert not Ordinal(3).closed_moments

@@ -141,7 +141,7 @@ def frames_of(
         return Frame(offset, factor, weights, root, factor.new_zeros(chains), contrasts), {}
     converged = [False] * chains
     # by quadrature the moments of counts take twice the time of a chain, and it mixes no better
-    if p == 1 and type(likelihood).tilted is not Likelihood.tilted:
+    if p == 1 and likelihood.closed_moments:
         with contextlib.suppress(NotAvailable):
             found, at, converged = propagate_many(
                 kernel, offset, likelihood, y, tolerance=MOMENT_TOLERANCE, max_sweeps=MAX_SWEEPS
