@@ -199,14 +199,19 @@ class Likelihood(Constructed, ABC):
         Raises:
             NotAvailable: not implemented, and no such likelihood.
         """
-        declared = type(self).curvature is not Likelihood.curvature
-        if not (declared and self.log_concave and self.num_latents == 1):
+        if not self.is_curved:
             raise NotAvailable(
                 f"the {class_name(self)} likelihood does not know its moments (tilted), which "
                 "expectation propagation needs; take likelihood=Bernoulli(), or model=SVGP(), "
                 "which takes any likelihood"
             )
         return tilted_by_quadrature(self, y, mean, variance)
+
+    @property
+    def is_curved(self) -> bool:
+        """Whether it is log-concave in one latent function and defines ``curvature``."""
+        defined = type(self).curvature is not Likelihood.curvature
+        return defined and self.log_concave and self.num_latents == 1
 
     @property
     def closed_moments(self) -> bool:

@@ -15,7 +15,7 @@ from gpx.means.base import Mean
 
 MAX_NEWTON, SMALLEST_NEWTON = 50, 1e-9
 """Limit of Newton's steps of Laplace's approximation, and smallest share of one that is tried: from
-a prior mean far below large counts a whole step goes 10^5 too far."""
+a prior mean far below large counts a whole step goes much too far."""
 
 MAX_SETTLING, SETTLED = 40, 1e-4
 """Limit of the steps that settle the sites, and the gain in nats per row at which they end."""
@@ -32,13 +32,11 @@ class ExpectedCurvature(NamedTuple):
     """Derivatives of E log p(y | f) under f ~ N(mean, v), of each row.
 
     Attributes:
-        value (n,): E log p, nats.
-        slope (n,): its derivative in the mean.
+        slope (n,): in the mean.
         precision (n,): -2 times that in v, not negative: minus the expected second derivative of
             log p, and the precision of the Gaussian site with the same optimal covariance.
     """
 
-    value: Tensor
     slope: Tensor
     precision: Tensor
 
@@ -49,19 +47,17 @@ def expected_curvature(
     """``ExpectedCurvature`` at y (n,), mean (n,) and variance (n,) of one latent function."""
     with torch.enable_grad():
         m, v = (part.detach().clone().requires_grad_() for part in (mean, variance))
-        value = likelihood.expected_log_prob(y, m, v)
+        total = likelihood.expected_log_prob(y, m, v).sum()
         # an expectation of one's own may neglect the variance
         slope, by_variance = torch.autograd.grad(
-            value.sum(), [m, v], allow_unused=True, materialize_grads=True
+            total, [m, v], allow_unused=True, materialize_grads=True
         )
-    return ExpectedCurvature(value.detach(), slope, (-2.0 * by_variance).clamp_min(0.0))
+    return ExpectedCurvature(slope, (-2.0 * by_variance).clamp_min(0.0))
 
 
 def has_concave_start(likelihood: Likelihood) -> bool:
     """Whether ``concave_start`` takes this likelihood."""
-    concave = likelihood.log_concave and likelihood.task != "regression"
-    curved = type(likelihood).curvature is not Likelihood.curvature
-    return concave and curved and likelihood.num_latents == 1
+    return likelihood.is_curved and likelihood.task != "regression"
 
 
 @torch.no_grad()

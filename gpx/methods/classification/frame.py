@@ -140,7 +140,7 @@ def frames_of(
         root = torch.eye(n, dtype=factor.dtype, device=factor.device).expand(chains, p, n, n)
         return Frame(offset, factor, weights, root, factor.new_zeros(chains), contrasts), {}
     converged = [False] * chains
-    # by quadrature the moments of counts take twice the time of a chain, and it mixes no better
+    # by quadrature, as of counts, moments cost more than they gain
     if p == 1 and likelihood.closed_moments:
         with contextlib.suppress(NotAvailable):
             found, at, converged = propagate_many(
