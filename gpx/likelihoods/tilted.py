@@ -23,6 +23,9 @@ relative change at which it ends; the nodes need no exact one."""
 WIDTH_STEPS, WIDTH_RANGE = 10, 20.0
 """Bisections for the logarithm of the width on each side of the mode, and range searched."""
 
+WIDE = 1e-4
+"""Largest product of the variance and the mean curvature at which slopes give the moments."""
+
 
 class Curvature(NamedTuple):
     """First and second derivatives of log p(y | f) with respect to the latents of each row.
@@ -118,11 +121,11 @@ def tilted_by_quadrature(
         slopes, bends = likelihood.curvature(target, f)
         slope, bend = (shares * slopes).sum((0, 1)), (shares * bends).sum((0, 1))
         information = bend - (shares * (slopes - slope).square()).sum((0, 1))
-        # f given y is nearly normal with the prior's moments, or far narrower than that: each of
-        # the two forms cancels digits in the other case
+        # where f given y has nearly the moments of the prior, their differences have no digits;
+        # elsewhere the slopes have the larger errors, as few nodes stand where they change
         shift = (shares * offsets).sum((0, 1))
         narrow = (shares * (offsets - shift).square()).sum((0, 1))
-        wide = spread * bend < 1.0
+        wide = spread * bend < WIDE
         gradient = torch.where(wide, slope, (mode + shift - centre) / spread)
         information = torch.where(wide, information, (1.0 - narrow / spread) / spread)
     return Tilted(log_total - 0.5 * (2.0 * math.pi * spread).log(), gradient, information)

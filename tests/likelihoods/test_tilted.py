@@ -54,6 +54,16 @@ def test_moments_of_counts_are_integrals(likelihood, y, mean, variance):
     assert left == pytest.approx(float(spread), rel=1e-5)
 
 
+def test_a_bend_far_out_in_a_wide_density_does_not_cost_the_variance_its_digits():
+    # 64 nodes between -300 and the steep fall at 0, three standard deviations away
+    given = (torch.tensor([value], dtype=torch.float64) for value in (0.0, -300.0, 1e4))
+    with torch.no_grad():
+        found = tilted_by_quadrature(Poisson(), *given)
+        _, centre, spread = on_a_grid(Poisson(), 0.0, -300.0, 1e4)
+    assert -300.0 + 1e4 * float(found.gradient) == pytest.approx(float(centre), abs=0.01)
+    assert 1e4 - 1e8 * float(found.information) == pytest.approx(float(spread), rel=2e-4)
+
+
 @pytest.mark.parametrize("likelihood", [Bernoulli("probit"), Bernoulli("logit"), Gaussian(0.3)])
 def test_closed_forms_are_met(likelihood):
     likelihood = likelihood.double()
