@@ -54,10 +54,18 @@ class SVGPPosterior(JointLaw):
         super().__init__()
         self.features = copy.deepcopy(features)
         self.kernel = untrained(kernel)
-        device = next((p.device for p in self.kernel.parameters()), None)
-        self.register_buffer("refitted", torch.tensor(refitted, device=device))
+        self._mark(refitted)
         self.mean = untrained(mean)
         self.register_data_sized()
+
+    def _mark(self, refitted: bool) -> None:
+        device = next((p.device for p in self.kernel.parameters()), None)
+        self.register_buffer("refitted", torch.tensor(refitted, device=device))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if "refitted" not in self._buffers:  # earlier versions had a plain attribute
+            self._mark(self.__dict__.pop("refitted", False))
 
     def facts(self) -> dict[str, bool | int | float | str]:
         """As in ``Posterior``: whether q(u) was refitted to all the data or is as trained."""

@@ -1,4 +1,5 @@
 import math
+import pickle
 
 import pytest
 import torch
@@ -144,6 +145,21 @@ def test_the_posterior_says_whether_q_was_refitted():
         own = model.new_posterior()
         own.load_state_dict(state)
         assert own.facts() == {"variational_distribution": said}
+
+
+def test_a_pickle_of_an_earlier_version_loads_states_with_and_without_the_mark():
+    x, y = _regression()
+    model = _model()
+    model.initialise(x, y, generator=draws())
+    made = model.condition(x, y)
+    state = made.state_dict()
+    del made._buffers["refitted"]
+    made.__dict__["refitted"] = True  # what it was then
+    read = pickle.loads(pickle.dumps(made))
+    read.load_state_dict({name: each for name, each in state.items() if name != "refitted"})
+    assert read.facts() == {"variational_distribution": "refitted"}
+    read.load_state_dict({**state, "refitted": torch.tensor(False)})
+    assert read.facts() == {"variational_distribution": "as trained"}
 
 
 class Tempered(SVGPELBO):
