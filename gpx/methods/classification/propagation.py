@@ -204,7 +204,12 @@ def _cavities(kernel: Tensor, matrix: ScalarSites, sites: Tensor) -> tuple[Tenso
     smallest = torch.finfo(kernel.dtype).tiny ** 0.5
     variance = (prior - matrix.variance_reduction(kernel)).clamp_min(smallest)
     prior = prior.clamp_min(smallest)
-    weights = sites[1] - matrix.solve(_times(kernel, sites[1]))
+    # v - R K v of precise sites, as those of large counts, would be a small difference of large
+    # numbers: R W^-1 v is the same
+    precise = sites[0] * prior > 1.0
+    means = torch.where(precise, sites[1] / sites[0], 0.0)
+    others = torch.where(precise, 0.0, sites[1])
+    weights = others + matrix.solve(means - _times(kernel, others))
     mean = _times(kernel, weights)
     precision = torch.maximum(1.0 / variance - sites[0], 1.0 / prior)
     cavity_variance = 1.0 / precision

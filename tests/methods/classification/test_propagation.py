@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from class_problems import gradient_errors, parts, points
+from draws import draws
 from scipy.stats import multivariate_normal
 
 from gpx.errors import ConfigError, DidNotConverge, NotAvailable
@@ -200,6 +201,29 @@ def test_gaussian_noise_is_the_exact_process():
     want.value.backward()
     for name, p in model.named_parameters():
         torch.testing.assert_close(gradients[name], p.grad, rtol=1e-7, atol=1e-8)
+
+
+def precise_problem():
+    """K of functions that vary by two, and counts near a million: their logarithms by 0.001."""
+    x, _ = points()
+    kernel = RBF(outputscale=4.0).double().evaluate(x).detach()
+    rates = torch.full((len(x),), 1e6, dtype=torch.float64)
+    return kernel, torch.zeros_like(rates), torch.poisson(rates, generator=draws())
+
+
+def test_the_evidence_of_precise_sites_keeps_its_digits():
+    kernel, mean, counts = precise_problem()
+    likelihood = Gaussian(1e-6).double()
+    found = sum(propagate(kernel, mean, likelihood, counts.log()).parts.values())
+    total = kernel + likelihood.noise_variance.detach() * torch.eye(len(kernel))
+    want = torch.distributions.MultivariateNormal(mean, total).log_prob(counts.log())
+    torch.testing.assert_close(found, want, rtol=0.0, atol=1e-3)
+
+
+def test_counts_of_a_million_converge_in_few_sweeps():
+    kernel, mean, counts = precise_problem()
+    found = propagate(kernel, mean, Poisson(), counts, max_sweeps=10)
+    assert (found.cavities.mean - counts.log()).abs().max() < 0.005
 
 
 @pytest.mark.parametrize(("scale", "bound"), [(1.0, 0.02), (4.0, 0.05)])
