@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 import sys
-from pathlib import Path
+from collections.abc import Mapping
 
 import torch
 from omegaconf import DictConfig
 from torch import Tensor
 
 from gpx.commands.mistakes import answered
-from gpx.commands.named_values import asked_run, read_options
-from gpx.data import Dataset, read_rows
+from gpx.commands.named_values import asked_rows, asked_run, read_options
+from gpx.data import Dataset
 from gpx.diagnostics.report import Report
 from gpx.errors import CheckpointError, ConfigError
 from gpx.installation import command
@@ -90,7 +90,7 @@ def _diagnose(arguments: list[str]) -> None:
     folder, config, device = asked_run(options)
     with option_names(config):
         predictor = finished_predictor(folder, config, device)
-        given = {name: _rows(predictor, options[name]) for name in FILES if name in options}
+        given = {name: _rows(predictor, options, name) for name in FILES if name in options}
         data = _training_data(config, folder)
         report, reason = _certificate(
             predictor,
@@ -145,9 +145,11 @@ def _certificate(
         return None, str(error)
 
 
-def _rows(predictor: Predictor, path: str) -> tuple[Tensor, RowNoise | None]:
+def _rows(
+    predictor: Predictor, options: Mapping[str, str], name: str
+) -> tuple[Tensor, RowNoise | None]:
     """The rows of a table as standardised inputs of the model, and their known noise."""
-    rows = read_rows(Path(path), predictor.table_coding)
+    rows = asked_rows(options, name, predictor.table_coding)
     x = predictor.scaler.transform_inputs(torch.from_numpy(predictor.coded(rows.frame)))
     if rows.noise is None:
         return x, None

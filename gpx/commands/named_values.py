@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from omegaconf import DictConfig
 
+from gpx.data import read_rows
+from gpx.data.columns.coding import Coding
+from gpx.data.images.pixels import pixel_shape
+from gpx.data.tables.prediction_input import NewRows
 from gpx.errors import ConfigError
 from gpx.runs.folder import RunFolder
 from gpx.runs.trust import trusted_packages
@@ -23,6 +28,18 @@ def asked_run(options: Mapping[str, str]) -> tuple[RunFolder, DictConfig, str]:
     resolve_device(device, "device")  # here, as later messages name options of the run
     folder = RunFolder(options["run"])
     return folder, folder.read_config(asked_trust(options)), device
+
+
+def asked_rows(options: Mapping[str, str], name: str, coding: Coding) -> NewRows:
+    """The rows of the table that the option ``name`` names, as ``read_rows`` of ``coding``.
+
+    Raises:
+        ConfigError: it is a folder, and the rows are no images.
+    """
+    path = Path(options[name]).expanduser()
+    if path.is_dir() and pixel_shape(coding.names) is None:
+        raise ConfigError(f"{name}={options[name]} is a folder, expected a file")
+    return read_rows(path, coding)
 
 
 def asked_trust(options: Mapping[str, str]) -> tuple[str, ...]:

@@ -9,8 +9,8 @@ from typing import cast, get_args
 import torch
 
 from gpx.commands.mistakes import answered
-from gpx.commands.named_values import asked_run, asked_trust, read_options
-from gpx.data import read_rows, write_predictions, write_table
+from gpx.commands.named_values import asked_rows, asked_run, asked_trust, read_options
+from gpx.data import write_predictions, write_table
 from gpx.data.columns.column import texts_of
 from gpx.data.columns.frame import plain_values
 from gpx.data.tables.prediction_input import NewRows
@@ -86,7 +86,7 @@ def _predict(arguments: list[str]) -> None:
     try:
         with option_names(config):
             predictor = finished_predictor(folder, config, device)
-            rows = read_rows(source, predictor.table_coding)
+            rows = asked_rows(options, "input", predictor.table_coding)
             _write_predictions(output, predictor, rows)
     except torch.OutOfMemoryError:
         raise ConfigError(

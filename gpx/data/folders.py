@@ -14,8 +14,14 @@ from gpx.errors import DataError
 ROOT_VARIABLE = "GPX_DATA"
 
 
-def under(root: str | None, path: str | Path) -> Path:
-    """``path``, relative to ``root`` if that is given and the path is not absolute."""
+def under(root: str | None, path: str | Path, option: str = "path") -> Path:
+    """``path``, relative to ``root`` if that is given and the path is not absolute.
+
+    Raises:
+        DataError: it is an empty text; ``option`` is its name.
+    """
+    if path == "":
+        raise DataError(f"{option}= is empty: name the file to read")
     return Path(root or "").expanduser() / Path(path).expanduser()
 
 
@@ -24,8 +30,6 @@ def existing_file(path: str | Path) -> Path:
     found = Path(path).expanduser()
     if found.is_file():
         return found
-    if not found.parts:
-        raise DataError("path= is empty: name the file to read")
     if found.is_dir():
         raise DataError(f"{found} is a folder, expected a file")
     if found.exists():

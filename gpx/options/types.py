@@ -125,7 +125,7 @@ def check_option_types(node: DictConfig, group: str, target: Any) -> None:
         hint = hints.get(str(name))
         if value is None and str(name) in parameters and parameters[str(name)].default is None:
             continue
-        if OmegaConf.is_dict(value) and ("_target_" in value or _built(hint)):
+        if OmegaConf.is_dict(value) and "_target_" in value:
             continue
         shown = "null" if value is None else str(value)
         allowed = _plain(hint)

@@ -107,7 +107,8 @@ def columns_of_kernel(config: DictConfig, data: Dataset) -> list[int]:
         config: of the run, with ``facts``.
         data: the rows that the run trains on.
     """
-    projected = OmegaConf.select(config, "approx.projection.num_outputs")
+    projection = config.approx.get("projection")
+    projected = projection.get("num_outputs") if isinstance(projection, DictConfig) else None
     if isinstance(projected, int):
         return list(range(projected))
     every = list(range(data.num_inputs))

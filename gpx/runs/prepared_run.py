@@ -143,7 +143,14 @@ def check_values(config: DictConfig) -> None:
         raise ConfigError(f"seed={config.seed}: expected a whole number")
     for group, wanted in PLACES.items():
         node = config.get(group)
-        if not isinstance(node, DictConfig) or node.get("_target_") is None:
+        if not isinstance(node, DictConfig):
+            continue
+        if node.get("_target_") is None:
+            if node.get("choose", "auto") != "auto":
+                raise ConfigError(
+                    f"{group}.choose={node.choose}: expected auto; to choose yourself, write "
+                    f"{group}=NAME"
+                )
             continue
         kind = target_of(node, group)
         if isinstance(kind, type) and not issubclass(kind, wanted):

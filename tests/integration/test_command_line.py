@@ -146,6 +146,31 @@ TINY = [
         (["data=mine.csv"], "there is no data=mine.csv; for a table of your own write dat"),
         (["data=in/mine.npz"], "a table of your own write data=npz data.path=in/mine.npz"),
         (["data=csv", "data.path="], "data.path= is empty: name the file to read"),
+        (
+            ["kernel=auto", "kernel.choose=abc"],
+            "kernel.choose=abc: expected auto; to choose",
+        ),
+        (
+            ["approx=auto", "approx.choose=abc"],
+            "approx.choose=abc: expected auto; to choose",
+        ),
+        (
+            ["approx=svgp", "approx.strategy={a:1}"],
+            "approx.strategy={'a': 1}: expected a subclass of Strategy as approx.strategy._target_",
+        ),
+        (
+            ["approx=ski", "approx.projection=[]"],
+            "approx.projection=[]: expected a subclass of Projection as approx.projection._target_",
+        ),
+        (
+            ["approx=pitc", "approx.block_centres=abc"],
+            "approx.block_centres=abc: expected rows of numbers, a list for each block",
+        ),
+        (
+            ["approx=pitc", "approx.block_centres=[[1],[2,3]]"],
+            "approx.block_centres=[[1], [2, 3]]: expected rows of numbers, a list for each block",
+        ),
+        (["data=csv", "data.path=."], "error: . is a folder, expected a file"),
         (["kernel=rbf/linear"], "there is no kernel=rbf/linear; did you mean"),
         (["trainer.loggers=wandb"], "expected a list, in brackets: trainer.loggers=[...]"),
         (["~trainer.max_steps"], "~trainer.max_steps: options cannot be deleted; leave this out"),

@@ -93,6 +93,14 @@ def test_bad_tables_are_one_line_and_write_nothing(trained, tmp_path, capsys, te
     assert not (tmp_path / "out.csv").exists()
 
 
+@pytest.mark.parametrize("given", [".", ".."])
+def test_a_folder_in_place_of_a_table_is_said_by_its_option(trained, tmp_path, capsys, given):
+    run, _, _ = trained
+    with pytest.raises(SystemExit):
+        main([f"run={run}", f"input={given}", f"output={tmp_path / 'out.csv'}"])
+    assert f"error: input={given} is a folder, expected a file" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

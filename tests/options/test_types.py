@@ -57,6 +57,12 @@ class Thing:
             "thing.warp=[3]: expected a subclass of Module or Kernel as thing.warp._target_, and "
             "its options",
         ),
+        (
+            "kernel",
+            {"no": "class"},
+            "thing.kernel={'no': 'class'}: expected a subclass of Kernel as thing.kernel._target_, "
+            "and its options",
+        ),
     ],
 )
 def test_names_the_option_and_what_it_takes(option, value, expected):
@@ -77,7 +83,6 @@ def test_names_the_option_and_what_it_takes(option, value, expected):
         ("rank", "auto"),
         ("kind", "left to the class, which names the nearest word"),
         ("kernel", {"_target_": "gpx.kernels.RBF"}),
-        ("kernel", {"left": "to the constructor"}),
         ("warp", None),
         ("either", "left to the class"),
         ("unknown", "the constructor says so"),

@@ -106,7 +106,7 @@ class FrameFolder(GridSource):
 
     def _mask(self, file: Path) -> Path:
         assert self.mask is not None
-        where = under(self.root, self.mask)
+        where = under(self.root, self.mask, "mask")
         found = where / file.name if where.is_dir() else where
         if not found.is_file():
             raise DataError(f"there is no mask {found} for the frame {file.name}")

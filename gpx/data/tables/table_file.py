@@ -143,7 +143,7 @@ class TableFile(DataSource):
         options = self._options(layout, roles, names)
         files, test = [layout.path], None
         if self.test_path is not None:
-            other = self.layout(under(self.root, self.test_path))
+            other = self.layout(under(self.root, self.test_path, "test_path"))
             if other.path.resolve() == layout.path.resolve():
                 warnings.warn(
                     f"test_path={self.test_path} is the same file as path=: metrics on training "
