@@ -262,9 +262,18 @@ def check_alike(what: str, *parts: Any) -> None:
 
 
 def check_num_data(expected: int, x: Tensor) -> None:
-    """Raise ConfigError unless x (n, d) has the ``num_data`` rows of a mini-batch objective."""
+    """Raise ConfigError unless x (n, d) has the ``num_data`` rows that were announced."""
     if x.shape[0] != expected:
         raise ConfigError(f"num_data={expected} but there are {x.shape[0]} training rows")
+
+
+def check_num_inputs(expected: int | None, x: Tensor) -> None:
+    """Raise ConfigError unless x (n, d) has the ``num_inputs`` columns of a model; None: any."""
+    if expected is not None and x.shape[1] != expected:
+        raise ConfigError(
+            f"the model was made for num_inputs={expected}, the data have {x.shape[1]}; set "
+            f"num_inputs={x.shape[1]}"
+        )
 
 
 def guard(cls: type, method: str, check: Callable[..., None]) -> None:

@@ -125,6 +125,33 @@ def test_inputs_that_do_not_fit_are_said_before_anything_is_written(tmp_path):
         model.check(torch.zeros(4, 2))
 
 
+OF_THE_DATA = "swsgp vnngp ssgp vssgp cglb sgpr svgp fitc dkl deep_rf grief qsrvm qsgp_inducing ski"
+
+
+@pytest.mark.parametrize("approx", [*OF_THE_DATA.split(), "direct_network"])
+def test_a_number_of_inputs_that_is_not_that_of_the_data_is_said_by_its_option(approx, tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    given = [f"approx={approx}", "approx.num_inputs=3", "data=toy1d"]
+    with pytest.raises(ConfigError, match=r"made for approx\.num_inputs=3, the data have 1; set "):
+        run(composed(given), folder)
+    assert not folder.path.exists()
+
+
+@pytest.mark.parametrize("approx", ["cglb", "vnngp", "qsgp_inducing"])
+def test_a_number_of_rows_that_is_not_that_of_the_data_is_said_by_its_option(approx, tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    given = [f"approx={approx}", "approx.num_data=7", "data=toy1d"]
+    with pytest.raises(ConfigError, match=r"^approx\.num_data=7 but there are 180 training rows$"):
+        run(composed(given), folder)
+    assert not folder.path.exists()
+
+
+@pytest.mark.parametrize("approx", ["qsgp", "qsrvm", "qsgp_inducing", "dkl", "deep_svgp"])
+def test_a_negative_number_of_rows_is_said_by_its_option(approx):
+    with pytest.raises(ConfigError, match=r"^approx\.num_data=-1 must be at least 1$"):
+        build_model(composed([f"approx={approx}", "approx.num_data=-1", "facts.num_inputs=1"]))
+
+
 @pytest.mark.parametrize(
     "start",
     [SubsetInitialisation, NeighbourInitialisation, ParsimoniousInitialisation],

@@ -21,7 +21,13 @@ from gpx.means.base import Mean
 from gpx.methods.base.posterior import Posterior, leave_inference_mode
 from gpx.methods.base.start import StartWatch
 from gpx.priors import Priors
-from gpx.tensor_checks import check_finite_targets, check_inputs, check_targets, guard
+from gpx.tensor_checks import (
+    check_finite_targets,
+    check_inputs,
+    check_num_inputs,
+    check_targets,
+    guard,
+)
 
 
 class Hyperparameters(NamedTuple):
@@ -292,12 +298,14 @@ class Model(DataSized, ABC):
     def check(self, x: Tensor) -> None:
         """Check cheaply that the model takes inputs x (n, d).
 
-        Default: evaluates the kernel and the mean function at the first rows.
+        Default: compares ``num_inputs``, and evaluates the kernel and the mean function at the
+        first rows.
 
         Raises:
             GPXError: it does not, or ``variance`` of the kernel is not the diagonal of its
                 ``covariance``.
         """
+        check_num_inputs(self.num_inputs, x)
         parts = self.hyperparameters()
         if parts is not None:
             with torch.no_grad():

@@ -98,7 +98,7 @@ class DeepSVGP(NetworkModel):
         seed: int = 0,
     ) -> None:
         middle = min(num_inputs, MAX_DEFAULT_WIDTH) if width is None else width
-        check_at_least(1, depth=depth, width=middle, num_inducing=num_inducing)
+        check_at_least(1, depth=depth, width=middle, num_inducing=num_inducing, num_data=num_data)
         size = num_inducing if num_data is None else min(num_inducing, num_data)
         sizes = [num_inputs, *[middle] * (depth - 1)]
         hidden = [

@@ -77,7 +77,7 @@ class DKL(FeatureModel):
         predict_samples: int = 50,
         seed: int = 0,
     ) -> None:
-        check_at_least(1, num_inducing=num_inducing)
+        check_at_least(1, num_inducing=num_inducing, num_data=num_data)
         body = feature_body(
             backbone,
             num_inputs,

@@ -22,7 +22,7 @@ from gpx.methods.nearest.local_values import LocalValues
 from gpx.methods.nearest.ordering import distinct_rows, earlier_rows, maximin_order
 from gpx.methods.nearest.posterior import NearestPosterior
 from gpx.methods.nearest.seen_points import JITTER_HINT
-from gpx.tensor_checks import check_at_least
+from gpx.tensor_checks import check_at_least, check_num_data
 
 REFIT_TOLERANCE = 1e-4
 """Relative residual of the solve for the optimal q(u)."""
@@ -118,6 +118,11 @@ class VNNGP(LocalValues):
         self._shape = num_data, num_inputs
         self.register_data_sized()
 
+    def check(self, x: Tensor) -> None:
+        """As in ``Model``; also that x has ``num_data`` rows."""
+        check_num_data(self._shape[0], x)
+        super().check(x)
+
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
         """Find order and neighbours of the data in the kernel's metric, and start q(u).
 
@@ -125,11 +130,7 @@ class VNNGP(LocalValues):
             ConfigError: sizes other than those that the model was made for.
             DataError: targets that are not finite.
         """
-        if tuple(x.shape) != self._shape:
-            raise ConfigError(
-                "the model was made for num_data={} and num_inputs={}, the data are {} rows of "
-                "{}".format(*self._shape, *x.shape)
-            )
+        check_num_data(self._shape[0], x)
         with torch.no_grad():
             first, self.value_of = distinct_rows(x)
             self.inducing, self.repeats = x[first], self.value_of.bincount().to(x)

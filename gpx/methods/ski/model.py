@@ -34,7 +34,7 @@ from gpx.methods.ski.placed_grid import PlacedGrid
 from gpx.methods.ski.posterior import SKIPosterior
 from gpx.methods.ski.projection import Projection
 from gpx.methods.ski.system import NEGLIGIBLE_TRACE, SKISystem, evidence_trace
-from gpx.tensor_checks import check_at_least, check_inputs, check_one_of
+from gpx.tensor_checks import check_at_least, check_num_inputs, check_one_of
 
 Products = Literal["structured", "dense"]
 Variance = Literal["low_rank", "quadratic_form", "diagonal", "stochastic"]
@@ -228,7 +228,7 @@ class SKI(PlacedGrid, Model):
 
     def check(self, x: Tensor) -> None:
         """As in ``Model``, for the projected inputs."""
-        check_inputs(self, x, self.num_inputs)
+        check_num_inputs(self.num_inputs, x)
         with torch.no_grad():
             seen = self.projected(x[:1])
             self.kernel.evaluate(seen, seen)

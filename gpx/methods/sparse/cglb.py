@@ -95,6 +95,11 @@ class CGLB(SGPR):
         self.lanczos_rank = lanczos_rank
         self.register_buffer("auxiliary", torch.zeros(num_data))
 
+    def check(self, x: Tensor) -> None:
+        """As in ``SGPR``; also that x has ``num_data`` rows."""
+        check_num_data(len(self.auxiliary), x)
+        super().check(x)
+
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
         """As in ``SGPR``; v starts at zero.
 

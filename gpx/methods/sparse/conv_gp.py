@@ -21,6 +21,7 @@ from gpx.likelihoods import Likelihood
 from gpx.means.base import Mean
 from gpx.methods.base.model import Hyperparameters
 from gpx.methods.sparse.svgp import SVGP
+from gpx.tensor_checks import check_at_least
 
 MEDIAN_PATCHES = 500
 """Patches from which the median distance is computed."""
@@ -71,6 +72,7 @@ class ConvGP(SVGP):
         refit: bool = True,
         jitter: float = 1e-6,
     ) -> None:
+        check_at_least(1, num_data=num_data)
         shape = shape_of_images(num_inputs, image_shape)
         sides = (patch_size, patch_size) if isinstance(patch_size, int) else tuple(patch_size)
         if len(sides) != 2:

@@ -31,7 +31,7 @@ from gpx.methods.base.model import Model
 from gpx.methods.sparse.effective_posterior import BlockPosterior, EffectivePosterior
 from gpx.methods.sparse.residual_noise import Structure, effective_sums
 from gpx.methods.sparse.unit_noise import scale_to_common_noise
-from gpx.tensor_checks import check_at_least, check_jitter, check_one_of
+from gpx.tensor_checks import check_at_least, check_jitter, check_num_inputs, check_one_of
 
 PriorName = Literal["sor", "dtc", "fitc", "fic", "pitc", "pic"]
 
@@ -113,6 +113,7 @@ class EffectivePrior(Model):
     kernel: Kernel
     mean: Mean
     likelihood: Gaussian
+    _num_inputs: int | None = None  # of pickles that do not hold it
     labels: Tensor
     _chosen: int | None = None  # the number of blocks if it was chosen for data, not given
 
@@ -151,6 +152,7 @@ class EffectivePrior(Model):
         self.fit_noise, self.jitter = fit_noise, jitter
         size = choose_num_inducing(num_inducing, num_data, self.selector, self.features.trainable)
         self.num_inducing, self._asked = size, num_inducing
+        self._num_inputs = num_inputs
         self.register_data_sized()
         self.inducing_points = nn.Parameter(
             torch.zeros(size, num_inputs),
@@ -192,13 +194,23 @@ class EffectivePrior(Model):
             )
         if centres is None:
             return
-        placed = torch.as_tensor(centres, dtype=self.inducing_points.dtype)
+        try:
+            placed = torch.as_tensor(centres, dtype=self.inducing_points.dtype)
+        except (TypeError, ValueError, RuntimeError):  # whichever torch raises for it
+            raise ConfigError(
+                f"block_centres={centres}: expected rows of numbers, a list for each block"
+            ) from None
         if placed.ndim != 2 or placed.shape[1] != num_inputs or not len(placed):
             raise ConfigError(
                 f"block_centres have shape {tuple(placed.shape)}, expected (K, {num_inputs}): a "
                 "row for each block"
             )
         self.regions.place(placed, torch.ones(num_inputs))
+
+    def check(self, x: Tensor) -> None:
+        """As in ``Model``; also that x has ``num_inputs`` columns."""
+        check_num_inputs(self._num_inputs, x)
+        super().check(x)
 
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
         """As in ``Model``: M, if more points were asked for than there are rows, and K.

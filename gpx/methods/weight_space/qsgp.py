@@ -121,7 +121,7 @@ class QSGP(WeightSpaceModel):
                 f"covariance={covariance} with num_dense={num_dense}: chevron needs num_dense >= 1 "
                 "and the others need num_dense=0"
             )
-        check_at_least(1, warm_start_size=warm_start_size)
+        check_at_least(1, warm_start_size=warm_start_size, num_data=num_data)
         check_at_least(
             0,
             num_dense=num_dense,

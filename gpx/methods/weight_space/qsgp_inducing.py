@@ -21,7 +21,7 @@ from gpx.means.base import Mean
 from gpx.methods.base.model import Model
 from gpx.methods.base.posterior import Marginals
 from gpx.methods.weight_space.model import require_zero_mean
-from gpx.tensor_checks import check_one_of
+from gpx.tensor_checks import check_at_least, check_num_data, check_one_of
 
 WeightVariance = Literal["augmented", "mean_field", "projection", "collapsed"]
 VARIANCE_RULES: dict[str, VarianceName] = {"projection": "lanczos", "collapsed": "sgpr"}
@@ -206,6 +206,7 @@ class QSGPInducing(Model):
                 "them by init=SubsetInitialisation() or model=QSGP()"
             )
         check_one_of(get_args(WeightVariance), variance=variance)
+        check_at_least(1, num_data=num_data, num_inputs=num_inputs)
         if rank is None:
             rank = min(DEFAULT_RANK, num_data)
         if rank > num_data:
@@ -252,14 +253,15 @@ class QSGPInducing(Model):
         """Noise variance of the likelihood, 0-d."""
         return self.likelihood.noise_variance
 
+    def check(self, x: Tensor) -> None:
+        """As in ``Model``; also that x has ``num_data`` rows."""
+        check_num_data(len(self.basis.centres), x)
+        super().check(x)
+
     @torch.no_grad()
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
         """Set the centres to the training inputs; compute k_r^T k_r from n^2 kernel entries."""
-        if x.shape != self.basis.centres.shape:
-            raise ConfigError(
-                f"num_data={self.basis.centres.shape[0]} and num_inputs="
-                f"{self.basis.centres.shape[1]} do not match training inputs {tuple(x.shape)}"
-            )
+        check_num_data(len(self.basis.centres), x)
         self.basis.centres.copy_(x)
         self.column_square.copy_(self.basis.column_squares(x))
 

@@ -113,7 +113,13 @@ class QSRVM(WeightSpaceModel):
         if not isinstance(likelihood, Gaussian):
             name = class_name(likelihood)
             raise ConfigError(f"model=QSRVM() needs likelihood=Gaussian(), got {name}")
-        check_at_least(1, max_centres=max_centres, group_size=group_size)
+        check_at_least(
+            1,
+            num_data=num_data,
+            num_inputs=num_inputs,
+            max_centres=max_centres,
+            group_size=group_size,
+        )
         check_at_least(0, sweeps=sweeps, num_dense=num_dense)
         centres = torch.zeros(min(num_data, max_centres), num_inputs)
         basis = KernelDictionary(kernel, centres, block_size, precision, sparse=True)

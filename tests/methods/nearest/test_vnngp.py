@@ -309,7 +309,7 @@ def test_a_batch_of_unknown_rows():
 
 def test_other_data_are_refused():
     x, y = data()
-    with pytest.raises(ConfigError, match="num_data=30 and num_inputs=2, the data are 20 rows of"):
+    with pytest.raises(ConfigError, match="num_data=30 but there are 20 training rows"):
         model(x, y).initialise(x[:20], y[:20], generator=draws())
 
 

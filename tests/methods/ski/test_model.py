@@ -434,9 +434,10 @@ def test_inputs_of_another_width_are_refused(options):
     parts = {"mean": Zero(), "likelihood": Gaussian(0.1), "kernel": RBF(), "num_inputs": 2}
     model = SKI(**{**parts, "grid_size": 12, **options}).double()
     wider = torch.cat([x, x[:, :1]], 1)
-    for call in (model.check, lambda z: model.initialise(z, y, generator=torch.Generator())):
-        with pytest.raises(ShapeError, match=r"inputs have 3 columns, but it is made for 2"):
-            call(wider)
+    with pytest.raises(ConfigError, match="made for num_inputs=2, the data have 3"):
+        model.check(wider)
+    with pytest.raises(ShapeError, match=r"inputs have 3 columns, but it is made for 2"):
+        model.initialise(wider, y, generator=torch.Generator())
     model.initialise(x, y, generator=torch.Generator())
     model.check(x)
     posterior = model.condition(x, y)
