@@ -113,7 +113,7 @@ class Kernel(Constructed, ABC):
         Inputs may be float64 in a float32 model: matrices without noise on the diagonal, such as
         K_zz of inducing points, are evaluated in float64. Where torch refuses to mix both, as in
         matrix products, the method is called again with parameters and buffers in float64; tensors
-        that are neither need ``.to(x1)``.
+        that are neither need ``.to(x1)``. Values in float32 are widened.
         """
 
     @abstractmethod
@@ -158,9 +158,9 @@ class Kernel(Constructed, ABC):
                 f"{self.name}.covariance gave a tensor of shape {tuple(found.shape)} for "
                 f"{rows.shape[0]} and {columns.shape[0]} rows; it must have one entry for each pair"
             )
-        if not found.is_contiguous() and 0 in found.stride():
-            return found.contiguous()  # one number for many pairs, which cannot be written to
-        return found
+        if 0 in found.stride():  # one number for many pairs, and perhaps that of a parameter
+            found = found.clone(memory_format=torch.contiguous_format)
+        return _as_precise(found, rows)
 
     def pairs(self, x1: Tensor, x2: Tensor) -> Tensor:
         """k(x1_i, x2_i) of corresponding rows: (n, d) and (n, d) -> (n,), differentiable.
@@ -189,7 +189,7 @@ class Kernel(Constructed, ABC):
                 f"{self.name}.variance gave a tensor of shape {tuple(found.shape)} for "
                 f"{len(rows)} rows; it gives one value a row, (n,)"
             )
-        return found
+        return _as_precise(found, rows)
 
     def __call__(
         self,
@@ -426,6 +426,13 @@ class Kernel(Constructed, ABC):
                 "are whole numbers from 1 on"
             )
         return Kernel.product_of([self] * int(power))
+
+
+def _as_precise(values: Tensor, x: Tensor) -> Tensor:
+    """Values of a kernel at inputs x, in float64 where these are."""
+    return (
+        values if values.dtype == x.dtype else values.to(torch.promote_types(values.dtype, x.dtype))
+    )
 
 
 def _describes_its_own(owner: type) -> bool:

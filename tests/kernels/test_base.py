@@ -24,6 +24,9 @@ from gpx.kernels import (
     Warped,
 )
 from gpx.kernels.warped import LinearWarp
+from gpx.likelihoods import Gaussian
+from gpx.means import Zero
+from gpx.models import ExactGP
 from gpx.operators import DenseMatrix
 
 
@@ -142,6 +145,36 @@ def test_float64_inputs_find_no_float32_values_in_the_cache_of_parameters():
         assert torch.equal(kernel.evaluate(x.float()), narrow)
     assert wide.dtype == torch.float64
     assert torch.equal(wide, kernel.evaluate(x))
+
+
+class Flat(Kernel):
+    """One number for all pairs: it needs no inputs, nor does it ask for their dtype."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(2.0))
+
+    def covariance(self, x1, x2):
+        return self.scale.expand(len(x1), len(x2))
+
+    def variance(self, x):
+        return self.scale.expand(len(x))
+
+
+def test_values_in_float32_of_float64_inputs_become_as_precise_as_these():
+    """Factors of inducing points are float64 in a float32 model."""
+    kernel, x = Flat(), torch.zeros(3, 1, dtype=torch.float64)
+    assert kernel.evaluate(x).dtype == kernel.diagonal(x).dtype == torch.float64
+    assert kernel.double().evaluate(x.float()).dtype == torch.float64
+
+
+def test_the_matrix_of_one_row_shares_no_memory_with_a_parameter():
+    """Noise is added to it in place."""
+    x = torch.zeros(1, 1, dtype=torch.float64)
+    model = ExactGP(kernel=Flat().double(), mean=Zero(), likelihood=Gaussian().double())
+    posterior = model.condition(x, x[:, 0])
+    posterior.predict(x)
+    assert float(posterior.kernel.scale) == 2.0
 
 
 def test_an_error_of_a_float64_kernel_is_raised_as_it_is():
