@@ -24,7 +24,7 @@ ALGORITHMS: dict[str, type[torch.optim.Optimizer]] = {
     "natural": NaturalGradient,
 }
 """Those with a short name; any other is named by its class, such as ``torch.optim.AdamW``."""
-OWN_OPTIONS = ("algorithm", "lr", "freeze_steps")
+OWN_OPTIONS = ("algorithm", "lr", "freeze_steps", "otherwise")
 """Options of a group for every algorithm; all others are options of torch's class."""
 
 

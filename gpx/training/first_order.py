@@ -21,12 +21,13 @@ from gpx.methods.base.optimizer import NOTHING_TRAINED, Optimizer, Session
 from gpx.sampling.batches import BatchOrder, batch_order
 from gpx.training.algorithms import algorithm_class, options_of
 from gpx.training.bounds import checked_bounds
-from gpx.training.natural_gradient import NaturalGradient
+from gpx.training.natural_gradient import NaturalGradient, owners_with_steps
 from gpx.training.replayed_step import ReplayedStep
 from gpx.training.role_settings import (
     ROLES,
     checked_groups,
     checked_schedule,
+    otherwise,
     require_dense,
     require_number,
     require_sparse,
@@ -44,10 +45,12 @@ class FirstOrder(Optimizer):
     Args:
         groups: role -> {algorithm: adam | adagrad | sgd | sparse_adam | natural, lr: initial rate,
             freeze_steps: steps before the role is trained}; further entries are options of torch's
-            class. ``algorithm`` may also be the dotted name of any subclass of
-            ``torch.optim.Optimizer`` that steps without a closure (``torch.optim.AdamW``, or one
-            of one's own). A role of the model without settings is an error. Settings for a role
-            that the model lacks are ignored if the role is one of ``ROLES``, otherwise an error.
+            class. With ``natural``, otherwise: {algorithm, lr} of families of q(u) that have no
+            natural steps, or of which a part is fixed. ``algorithm`` may also be the dotted name
+            of any subclass of ``torch.optim.Optimizer`` that steps without a closure
+            (``torch.optim.AdamW``, or one of one's own). A role of the model without settings is
+            an error. Settings for a role that the model lacks are ignored if the role is one of
+            ``ROLES``, otherwise an error.
         schedule: {name: constant | exponential | cosine, final: last rate / first rate, warmup:
             steps over which the rate of a role rises linearly, from its first step on}.
         settled: training ends early once a tenth of the steps gains less than this many nats per
@@ -88,6 +91,7 @@ class FirstOrder(Optimizer):
         self.limits: dict[str, list[tuple[nn.Parameter, float]]] = {}
         self.upper_limits: dict[str, list[tuple[nn.Parameter, float]]] = {}
         self.factors: dict[str, float] = {}
+        self.replaced: dict[str, str] = {}
         self.max_steps = 1
 
     def require_fit(
@@ -107,6 +111,11 @@ class FirstOrder(Optimizer):
         num_data = objective.num_data(session.x)
         self.bind(session.model.parameter_groups(), session.limit, session.model, num_data)
         self.factors = session.model.rate_factors()
+        for role, algorithm in self.replaced.items():
+            session.say(
+                f"{role} parameters have no natural gradient steps: they are trained by "
+                f"algorithm={algorithm} (optimizer.groups.{role}.otherwise)"
+            )
         if session.resumed:
             self.load_state_dict(session.pending)
             clock = (session.seconds, session.seconds_of_start, session.budget)
@@ -263,9 +272,11 @@ class FirstOrder(Optimizer):
                     f"the model has {role} parameters and optimizer.groups has no entry for them "
                     f"(it has {', '.join(self.settings)}); add optimizer.groups.{role}"
                 )
+            self._take_otherwise(role, model, parameters)
             setting = dict(self.settings[role])
             algorithm = setting.pop("algorithm", "adam")
             setting.pop("freeze_steps", None)
+            setting.pop("otherwise", None)
             free = not {"foreach", "differentiable"} & setting.keys()
             if algorithm == "adam" and free and all(p.is_cuda for p in parameters):
                 setting.setdefault("fused", True)  # one launch for all parameters of a role
@@ -303,6 +314,18 @@ class FirstOrder(Optimizer):
                 f"{' and '.join(frozen)} parameters, which this optimizer freezes at the start; "
                 f"set optimizer.groups.{role}.freeze_steps=0 or choose another optimizer="
             )
+
+    def _take_otherwise(
+        self, role: str, model: nn.Module | None, parameters: Sequence[nn.Parameter]
+    ) -> None:
+        """Train ``role`` by ``otherwise`` if it is given and the parameters lack natural steps."""
+        setting = self.settings[role]
+        instead = otherwise(setting)
+        if instead is None or setting.get("algorithm") != "natural":
+            return
+        if owners_with_steps(model, parameters) is None:
+            self.settings[role] = instead
+            self.replaced[role] = instead.get("algorithm", "adam")
 
     def learning_rate(self, role: str, step: int) -> float:
         """Rate of ``role`` at ``step``; zero while frozen."""

@@ -62,23 +62,18 @@ class NaturalGradient(torch.optim.Optimizer):
         Raises:
             ConfigError: a parameter is not of a distribution with natural gradient steps.
         """
-        mine = {id(p) for group in self.param_groups for p in group["params"]}
         self._scale, self._replayed = scale, None
         gaussian = isinstance(getattr(model, "likelihood", None), (Gaussian, NoisyOutputs))
         self._max_step = math.inf if gaussian else MAX_STEP
-        self._distributions = [
-            module
-            for module in ([] if model is None else model.modules())
-            if isinstance(module, WhitenedGaussian)
-            and type(module).natural_step is not WhitenedGaussian.natural_step
-            and all(id(p) in mine for p in module.parameters())
-        ]
-        found = {id(p) for module in self._distributions for p in module.parameters()}
-        if mine - found:
+        owners = owners_with_steps(
+            model, (p for group in self.param_groups for p in group["params"])
+        )
+        if owners is None:
             raise ConfigError(
                 f"{class_name(model)} has variational parameters without natural gradient steps; "
                 "use FullCholesky or MeanField, or another algorithm such as adam"
             )
+        self._distributions = owners
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
@@ -97,6 +92,31 @@ class NaturalGradient(torch.optim.Optimizer):
         for q in self._distributions:
             if q.mean.grad is not None:
                 q.natural_step(rate, self._max_step)
+
+
+def owners_with_steps(
+    model: nn.Module | None, parameters: Iterable[nn.Parameter]
+) -> list[WhitenedGaussian] | None:
+    """The variational distributions that own ``parameters``, if these have natural steps.
+
+    Args:
+        model: that contains them; None for none.
+        parameters: all that are to be trained.
+
+    Returns:
+        None if a parameter is of no distribution, of a family without natural steps, or of one of
+        which another parameter is not among them.
+    """
+    mine = {id(p) for p in parameters}
+    owners = [
+        module
+        for module in ([] if model is None else model.modules())
+        if isinstance(module, WhitenedGaussian)
+        and type(module).natural_step is not WhitenedGaussian.natural_step
+        and all(id(p) in mine for p in module.parameters())
+    ]
+    found = {id(p) for module in owners for p in module.parameters()}
+    return None if mine - found else owners
 
 
 def _natural_steps(

@@ -79,15 +79,30 @@ def checked_groups(groups: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[st
     """A copy of the settings by role, with lists as tuples, which a checkpoint can hold.
 
     Raises:
-        ConfigError: an invalid rate, algorithm, option of the algorithm, or ``freeze_steps``.
+        ConfigError: an invalid rate, algorithm, option of the algorithm, ``freeze_steps`` or
+            ``otherwise``.
     """
     _require_options("groups", groups)
     for role, setting in groups.items():
-        _require_options(f"groups.{role}", setting)
-        require_number(f"groups.{role}.lr", setting.get("lr"))
-        require_options(f"groups.{role}", setting)
+        _check_setting(f"groups.{role}", setting)
         _require_steps(f"groups.{role}.freeze_steps", setting.get("freeze_steps", 0))
+        if "otherwise" in setting:
+            _check_setting(f"groups.{role}.otherwise", setting["otherwise"])
     return {role: plain(setting) for role, setting in groups.items()}
+
+
+def _check_setting(option: str, setting: Mapping[str, Any]) -> None:
+    """Raise ConfigError for an invalid rate, algorithm or option of the algorithm."""
+    _require_options(option, setting)
+    require_number(f"{option}.lr", setting.get("lr"))
+    require_options(option, setting)
+
+
+def otherwise(setting: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The setting to train with where the algorithm does not apply; None if there is none."""
+    if "otherwise" not in setting:
+        return None
+    return {"freeze_steps": setting.get("freeze_steps", 0), **setting["otherwise"]}
 
 
 def checked_schedule(schedule: Mapping[str, Any] | None) -> dict[str, Any]:
