@@ -44,8 +44,8 @@ QUIET = (
 )
 METHODS = {
     "coregional": ("approx=coregional",),
-    "svgp, each for itself": ("approx=svgp", "likelihood=gaussian_outputs"),
-    "svgp, mixed": ("approx=svgp", "likelihood=mixed_outputs"),
+    "svgp, each for itself": ("approx=svgp", "optimizer=svgp", "likelihood=gaussian_outputs"),
+    "svgp, mixed": ("approx=svgp", "optimizer=svgp", "likelihood=mixed_outputs"),
 }
 
 

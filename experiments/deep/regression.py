@@ -25,7 +25,7 @@ HERE = Path(__file__).resolve().parent
 SETS = ("kin40k", "protein", "pol")
 DEEP, SVGP, QSGP = "deep, two layers", "SVGP-512", "QSGP"
 DEEP_OPTIONS = ["approx=deep_rf", "approx.num_features=1000", "approx.width=8"]
-SVGP_OPTIONS = ["approx=svgp", "approx.num_inducing=512", "kernel=matern32"]
+SVGP_OPTIONS = ["approx=svgp", "optimizer=svgp", "approx.num_inducing=512", "kernel=matern32"]
 COMMANDS = {
     DEEP: [*DEEP_OPTIONS, "trainer.max_steps=8000"],
     SVGP: [*SVGP_OPTIONS, "trainer.max_steps=1500"],

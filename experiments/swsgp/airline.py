@@ -37,7 +37,10 @@ PLANS = {
         *("approx.covariance=full", "approx.learn_inducing=true", "trainer.batch_size=64"),
         *("trainer.max_steps=20000", "optimizer.settled=null", *CLASSES),
     ],
-    "SVGP-200": ["approx=svgp", "approx.num_inducing=200", "trainer.max_steps=2000", *CLASSES],
+    "SVGP-200": [
+        *("approx=svgp", "optimizer=svgp", "approx.num_inducing=200", "trainer.max_steps=2000"),
+        *CLASSES,
+    ],
     "deep GP, random features": [
         *("approx=deep_rf", "approx.num_features=500", "likelihood=bernoulli"),
         "trainer.max_steps=4000",

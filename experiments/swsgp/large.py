@@ -38,7 +38,8 @@ COMMON = [
     "trainer.eval_every=0",
 ]
 SHORT = "trainer.max_steps=200"
-LARGER = ["approx=svgp", "approx.num_inducing=2048", "optimizer.settled=null"]
+ADAM = ["approx=svgp", "optimizer=svgp"]
+LARGER = [*ADAM, "approx.num_inducing=2048", "optimizer.settled=null"]
 PLANS = {
     "kin40k: swsgp, M = 16,384, H = 64, 200 steps": ["approx=swsgp", SHORT],
     "kin40k: vecchia": ["approx=vecchia"],
@@ -48,10 +49,10 @@ PLANS = {
     "protein: swsgp, M = 16,384, H = 64, 200 steps": ["approx=swsgp", SHORT],
     "pol: vnngp, 400 steps": ["approx=vnngp", "trainer.max_steps=400"],
     "kin40k: vnngp, 400 steps": ["approx=vnngp", "trainer.max_steps=400"],
-    "pol: svgp-512": ["approx=svgp"],
+    "pol: svgp-512": ADAM,
     "kin40k: swsgp, M = 16,384, H = 64, 1,000 steps": ["approx=swsgp"],
     "protein: vnngp, 400 steps": ["approx=vnngp", "trainer.max_steps=400"],
-    "protein: svgp-512": ["approx=svgp"],
+    "protein: svgp-512": ADAM,
     "kin40k: swsgp, M = 16,384, H = 128, 200 steps": [
         "approx=swsgp",
         "approx.num_neighbours=128",
