@@ -43,6 +43,7 @@ TABLE = {
     "fitc": (*DATA, "approx=fitc", "approx.num_inducing=64"),
     "pic": (*DATA, "approx=pic", "approx.num_inducing=64"),
     "svgp": (*DATA, "approx=svgp", "approx.num_inducing=64"),
+    "svgp, by Adam": (*DATA, "approx=svgp", "optimizer=svgp", "approx.num_inducing=64"),
     "qsgp, block step": (
         *DATA, "approx=qsgp", "approx.num_basis=4000", "approx.block_columns=1000",
     ),
@@ -95,7 +96,7 @@ TABLE = {
     **dict.fromkeys(("gpdnn", "svdkl", "conv_gp"), DIGITS),
 }  # fmt: skip
 """Name -> options of the runs of the table; without ``approx=``, the name is its value."""
-ASKED = {"svgp": 154, "sgpr": 168, "qsgp, block step": 1000}
+ASKED = {"svgp, by Adam": 154, "sgpr": 168, "qsgp, block step": 1000}
 """Name -> largest allowed number of launches per step."""
 NOTES = (
     "Number of kernels that a training step would launch on a GPU (the step with the most), and",

@@ -172,20 +172,22 @@ class FullCholesky(WhitenedGaussian):
     ) -> None:
         """As in ``WhitenedGaussian``, in float64; about 4 p M^3 operations."""
         of_mean, of_raw = _gradients((self.mean, self.raw_factor), gradients)
-        before = factor = self.root().double()
-        of_factor = of_raw.tril()
+        factor = self.raw_factor.double().tril()  # as ``root``, with fewer launches
+        factor.diagonal(dim1=-2, dim2=-1).exp_()
+        before, of_factor = factor, of_raw.tril()
         diagonal = of_factor.diagonal(dim1=-2, dim2=-1)
         diagonal.div_(factor.diagonal(dim1=-2, dim2=-1))  # the parameter is its logarithm
-        # in the basis of S: S^T P S = I, and 2 S^T (dloss / d S S^T) S is the symmetric part
-        half = (factor.mT @ of_factor).tril()
-        half.diagonal(dim1=-2, dim2=-1).mul_(0.5)
-        root, failed = _upper_root(rate * (half + half.mT))
+        # in the basis of S: S^T P S = I, and 2 S^T (dloss / d S S^T) S is symmetric with the lower
+        # triangle of S^T dloss/dS
+        root, failed = _upper_root(factor.mT @ of_factor, rate)
         factor = torch.linalg.solve_triangular(root.mT, factor, upper=False, left=False)
         step = factor @ (factor.mT @ of_mean.unsqueeze(-1))
         mean = self.mean - _shortened(rate * step.squeeze(-1), longest)
         if failed is not None:
             mean, factor = torch.where(failed, self.mean, mean), torch.where(failed, before, factor)
-        self.assign(mean, factor)
+        self.mean.copy_(mean)
+        self.raw_factor.copy_(factor)
+        self.raw_factor.diagonal(dim1=-2, dim2=-1).log_()
 
 
 class MeanField(WhitenedGaussian):
@@ -254,25 +256,31 @@ def _gradients(
 
 def _shortened(step: Tensor, longest: float) -> Tensor:
     """Steps (p, M), shortened to at most length ``longest``."""
+    if longest == math.inf:
+        return step
     length = torch.linalg.vector_norm(step, dim=-1, keepdim=True)
     return step * (longest / length).clamp_max(1.0)
 
 
-def _upper_root(change: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Upper triangular U (p, M, M) with U U^T = I + E for symmetric E = ``change``.
+def _upper_root(change: Tensor, rate: float | Tensor) -> tuple[Tensor, Tensor | None]:
+    """Upper triangular U (p, M, M) with U U^T = I + E for symmetric E = ``rate`` times ``change``.
 
-    U U^T = I + E + E^2 / 2 where I + E is not positive definite. Inside ``checks_deferred`` always
-    the first form, and whether a factorisation failed ().
+    Of ``change`` (p, M, M) only the lower triangle is read. U U^T = I + E + E^2 / 2 where I + E is
+    not positive definite. Inside ``checks_deferred`` always the first form, and whether a
+    factorisation failed ().
     """
-    identity = torch.eye(change.shape[-1], dtype=change.dtype, device=change.device)
-    lower, info = torch.linalg.cholesky_ex((identity + change).flip(-2, -1))
+    flipped = change.mT.flip(-2, -1).mul_(rate)  # whose lower triangle is that of the change
+    flipped.diagonal(dim1=-2, dim2=-1).add_(1.0)
+    lower, info = torch.linalg.cholesky_ex(flipped)  # reads the lower triangle alone
     noted = noted_checks()
     if noted is not None:
         noted.append((info != 0).any())
         return lower.flip(-2, -1), noted[-1]
-    if bool(info.any()):
+    if bool(info.any() if len(info) > 1 else info):
         # ((I + E)^2 + I) / 2 from the triangle of its root: squaring would lose small eigenvalues
-        rows = torch.cat([identity + change, identity.expand_as(change)], dim=-2).flip(-1)
+        whole = flipped.tril() + flipped.tril(-1).mT
+        identity = torch.eye(change.shape[-1], dtype=change.dtype, device=change.device)
+        rows = torch.cat([whole, identity.expand_as(change)], dim=-2)
         triangle = torch.linalg.qr(rows, mode="r").R * math.sqrt(0.5)
         signs = triangle.diagonal(dim1=-2, dim2=-1).sign()
         lower = torch.where((info == 0)[:, None, None], lower, (signs.unsqueeze(-1) * triangle).mT)
