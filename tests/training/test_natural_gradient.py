@@ -213,6 +213,48 @@ def test_what_has_no_natural_step_is_refused_before_training():
         optimizer.bind({"variational": [nn.Parameter(torch.zeros(3))]}, 10)
 
 
+OTHERWISE = {"algorithm": "natural", "lr": 0.1, "otherwise": {"algorithm": "sgd", "lr": 0.25}}
+
+
+def algorithm_for(model, setting=OTHERWISE):
+    optimizer = FirstOrder({**NATURAL, "variational": setting})
+    optimizer.bind(model.parameter_groups(), 10, model, 40)
+    return optimizer, type(optimizer.optimisers["variational"])
+
+
+def test_a_family_without_a_natural_step_is_trained_by_otherwise():
+    optimizer, kind = algorithm_for(model_of(Gaussian(0.1), OwnFamily()))
+    assert kind is torch.optim.SGD
+    assert optimizer.learning_rates(0)["variational"] == 0.25
+    assert algorithm_for(model_of(Gaussian(0.1), MeanField()))[1] is NaturalGradient
+
+
+def test_a_family_of_which_a_part_is_fixed_is_trained_by_otherwise():
+    model = model_of(Gaussian(0.1))
+    next(q for q in model.modules() if isinstance(q, WhitenedGaussian)).mean.requires_grad_(False)
+    assert algorithm_for(model)[1] is torch.optim.SGD
+
+
+def test_otherwise_keeps_the_steps_for_which_a_role_is_frozen():
+    setting = {**OTHERWISE, "freeze_steps": 2}
+    optimizer, _ = algorithm_for(model_of(Gaussian(0.1), OwnFamily()), setting)
+    rates = [optimizer.learning_rates(step)["variational"] for step in range(3)]
+    assert rates == [0.0, 0.0, 0.25]
+
+
+@pytest.mark.parametrize(
+    ("otherwise", "message"),
+    [
+        ({"algorithm": "adm", "lr": 0.1}, r"variational.otherwise.algorithm=adm"),
+        ({"algorithm": "adam"}, r"variational.otherwise.lr=null"),
+        ("adam", r"variational.otherwise=adam: expected options"),
+    ],
+)
+def test_an_invalid_otherwise_is_refused(otherwise, message):
+    with pytest.raises(ConfigError, match=message):
+        FirstOrder({**NATURAL, "variational": {**OTHERWISE, "otherwise": otherwise}})
+
+
 @pytest.mark.parametrize("rate", [1.5, 2])
 def test_rates_above_one_are_refused(rate):
     optimizer = FirstOrder({**NATURAL, "variational": {"algorithm": "natural", "lr": rate}})
