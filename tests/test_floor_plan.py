@@ -9,7 +9,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "gpx"
 
 FLOORS = [
-    {"errors", "atomic_file", "cache_folder", "lazy_rows", "installation"},
+    {"errors", "atomic_file", "cache_folder", "lazy_rows", "installation", "warned_line"},
     {"shown_values"},
     {"constants", "constraints", "constructed", "data_sized", "flat_parameters", "tensor_checks"},
     {"bounds", "priors"},

@@ -15,6 +15,7 @@ from gpx.kernels.base import Kernel
 from gpx.linalg.interpolation import Method, Outside, RegularAxis
 from gpx.operators import Interpolation
 from gpx.tensor_checks import check_one_of
+from gpx.warned_line import users_line
 
 MARGIN = 2
 """Cells between the data and the ends of an axis, so that cubic stencils stay on the axis."""
@@ -148,7 +149,7 @@ class InterpolatedGrid(InDoublePrecision, Basis):
             warnings.warn(
                 f"{beyond} of {len(x)} inputs lie outside the interpolation grid and are moved to "
                 "its edge; train on data that reach as far",
-                stacklevel=3,
+                stacklevel=users_line(),
             )
 
     def points(self) -> Tensor:

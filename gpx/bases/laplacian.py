@@ -15,6 +15,7 @@ from gpx.data_sized import InDoublePrecision
 from gpx.errors import ConfigError, ShapeError, class_name
 from gpx.kernels import RBF, Kernel, Matern
 from gpx.tensor_checks import check_at_least
+from gpx.warned_line import users_line
 
 MIN_CAPTURED_SHARE = 0.9
 """A warning is given when the functions have less than this share of the prior variance at the
@@ -135,7 +136,7 @@ class LaplacianEigenfunctions(InDoublePrecision, Basis):
                 f"{int(beyond.sum())} of {len(x)} inputs lie beyond the box of the Laplacian's "
                 "eigenfunctions, where these are zero and so is the variance; use a larger "
                 "boundary",
-                stacklevel=2,
+                stacklevel=users_line(),
             )
         angle = (0.5 * math.pi) * (angle.clamp(-1.0, 1.0) + 1.0)
         product = x.new_ones(len(x), len(orders))

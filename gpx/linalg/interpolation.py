@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gpx.errors import ConfigError, DataError, ShapeError
 from gpx.tensor_checks import check_one_of
+from gpx.warned_line import users_line
 
 Method = Literal["cubic", "linear", "inverse_distance"]
 Boundary = Literal["margin", "keys", "nearest"]
@@ -228,7 +229,9 @@ def _treat_outsiders(
     text = _describe_outsiders(inside)
     if outside == "error":
         raise _OutsideError(text)
-    warnings.warn(f"{text}; their weights are zero, which predicts the prior", stacklevel=4)
+    warnings.warn(
+        f"{text}; their weights are zero, which predicts the prior", stacklevel=users_line()
+    )
     return torch.where(inside, x, low), inside
 
 

@@ -12,6 +12,7 @@ from gpx.errors import ConfigError, NoSpectrum, NotAvailable
 from gpx.likelihoods import Likelihood
 from gpx.models import Posterior
 from gpx.sampling.seeds import derive_seed, global_randomness, stream
+from gpx.warned_line import users_line
 
 MAX_JOINT_ROWS = 5000
 """Most rows at which draws are joint unless asked for: half a minute on one core."""
@@ -56,7 +57,7 @@ def drawn_functions(
             "the kernel has no random features, so these draws are joint draws at the given rows: "
             "the same seed gives other functions at other rows (jointly=True does so without this "
             "warning)",
-            stacklevel=2,
+            stacklevel=users_line(),
         )
         return found
 

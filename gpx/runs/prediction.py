@@ -13,6 +13,7 @@ from torch.distributions import Distribution
 from gpx.data import Standardiser
 from gpx.data.labels import Label
 from gpx.likelihoods.quantiles import central_interval
+from gpx.warned_line import users_line
 
 
 class Prediction(NamedTuple):
@@ -47,7 +48,7 @@ def warn_of_tails(predicted: Prediction, spacing: float) -> None:
             f"{predicted.upper[above].max():.3g} at most): they are those of a far tail, which the "
             "data say nothing of; use the interval, or bound the outputscale in training "
             "(optimizer.bounds)",
-            stacklevel=3,
+            stacklevel=users_line(),
         )
 
 

@@ -15,7 +15,7 @@ from gpx.likelihoods import Bernoulli, Gaussian, GaussianOutputs, Poisson, Softm
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.means import Constant, Zero
 from gpx.models import SSGP, SVGP, ExactGP, LaplaceGP, Posterior
-from gpx.runs import function_draws
+from gpx.runs import Fitted, function_draws
 from gpx.runs.predictor import Predictor
 
 
@@ -146,8 +146,12 @@ def test_kernels_without_features_are_drawn_jointly_with_a_warning(predictor, mo
     posterior = made.condition(scaler.transform_inputs(x), scaler.transform_targets(y))
     model = Predictor(posterior, made.likelihood, scaler, ("east", "north"), "height")
     some = x[:5].numpy()
-    with pytest.warns(UserWarning, match="joint draws at the given rows"):
+    with pytest.warns(UserWarning, match="joint draws at the given rows") as said:
         drawn = model.sample(some, 3, seed=1)
+    assert said[0].filename == __file__
+    with pytest.warns(UserWarning, match="joint draws at the given rows") as said:
+        Fitted(model, {}, None).sample(some, 3, seed=1)
+    assert said[0].filename == __file__
     np.testing.assert_array_equal(drawn, model.sample(some, 3, seed=1, jointly=True))
     with pytest.raises(NoSpectrum):
         model.sample(some, 3, jointly=False)
@@ -371,6 +375,8 @@ def test_means_of_counts_that_a_far_tail_makes_are_warned_of():
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             found = predictor.predict([[-1.0], [-0.2], [0.9]])
+            Fitted(predictor, {}, None).predict([[-1.0], [-0.2], [0.9]])
         assert bool((found.mean > found.upper + 1.0).any()) == warned == bool(said)
         if warned:
             assert "of 3 predicted means lie above their 95 % interval" in str(said[0].message)
+            assert [warning.filename for warning in said] == [__file__, __file__]

@@ -189,13 +189,13 @@ class Stream(DataSource):
                 f"test_path={self.test_path} cannot be used with target={target}, a single file; "
                 "put inputs and targets in folders, as x.npy and y.npy"
             )
-        there = under(self.root, self.test_path, "test_path")
-        if there.resolve() == under(self.root, self.path).resolve():
+        tested = under(self.root, self.test_path, "test_path")
+        if tested.resolve() == under(self.root, self.path).resolve():
             raise DataError(
                 f"test_path={self.test_path} is the same as path=, whose rows are trained on; "
                 "leave it out to test on a fold of blocks"
             )
-        own = find_parts(there, target)
+        own = find_parts(tested, target)
         if (own.num_inputs, own.width) != (parts.num_inputs, parts.width):
             raise DataError(
                 f"{self.test_path} has {own.num_inputs} inputs and {own.width} columns, "
