@@ -281,9 +281,11 @@ class Kernel(Constructed, ABC):
 
     def _check_columns(self, x: Tensor, parameters: str = "lengthscales") -> None:
         if self.ard_num_dims is not None and x.shape[1] != self.ard_num_dims:
+            has = parameters if self.ard_num_dims > 1 else parameters.removesuffix("s")
             raise ShapeError(
-                f"{self.name} has {self.ard_num_dims} {parameters} but the inputs have "
-                f"{x.shape[1]} (active) columns; set ard_num_dims={x.shape[1]} or None"
+                f"{self.name} has {self.ard_num_dims} {has} but the inputs have {x.shape[1]} "
+                "(active) columns; give one number, not in a list, for all columns "
+                f"(ard_num_dims=None), or one for each (ard_num_dims={x.shape[1]})"
             )
 
     @property

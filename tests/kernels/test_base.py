@@ -226,3 +226,8 @@ def test_as_many_dimensions_as_values(kind, name):
     assert torch.equal(kernel.evaluate(x), kind(ard_num_dims=3, **values).evaluate(x))
     with pytest.raises(ConfigError, match="3 values were given for ard_num_dims=2"):
         kind(ard_num_dims=2, **values)
+    one = (
+        r"has 1 [a-z ]+[a-z] but .* 3 \(active\) columns; give one number, not in a list, for all "
+    )
+    with pytest.raises(ShapeError, match=one + r"columns \(ard_num_dims=None\), or one for each"):
+        kind(**{name: [0.5]}).evaluate(x)
