@@ -8,7 +8,7 @@ import torch
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian, GaussianOutputs
 from gpx.means import Constant
-from gpx.models import SGPR, SVGP, EffectivePrior
+from gpx.models import DKL, SGPR, SVGP, DeepSVGP, EffectivePrior
 
 
 def conditioned(cls, dtype, outputscale, likelihood=None, **options):
@@ -36,8 +36,15 @@ def test_full_batch_models_warn(cls, options):
         conditioned(cls, torch.float32, 1e4, **options)
 
 
+@pytest.mark.parametrize("cls", [DeepSVGP, DKL])
+def test_last_layers_with_inducing_points_warn(cls):
+    options = {"pretrain_steps": 0, "backbone": "identity"} if cls is DKL else {"depth": 2}
+    with pytest.warns(UserWarning, match="float32 has too few digits"):
+        conditioned(cls, torch.float32, 1e4, **options)
+
+
 @pytest.mark.parametrize(("dtype", "outputscale"), [(torch.float64, 1e4), (torch.float32, 100.0)])
-@pytest.mark.parametrize("cls", [SVGP, SGPR])
+@pytest.mark.parametrize("cls", [SVGP, SGPR, DeepSVGP])
 def test_enough_digits_are_not_warned_of(cls, dtype, outputscale):
     with warnings.catch_warnings():
         warnings.simplefilter("error")

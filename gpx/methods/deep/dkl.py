@@ -137,7 +137,7 @@ class DKL(FeatureModel):
     @torch.no_grad()
     def condition(self, x: Tensor, y: Tensor) -> NetworkPosterior:
         """The posterior process of q(u), or of the optimal q(u) with ``refit``."""
-        posterior = self.new_posterior()
+        posterior = super().condition(x, y)
         if self.refit and isinstance(self.likelihood, GAUSSIAN) and not is_random(self.body):
             layer = posterior.network.head
             assert isinstance(layer, InducingLayer)

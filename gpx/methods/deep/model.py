@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from gpx.errors import ConfigError, class_name
+from gpx.inference.float32_digits import warn_of_few_digits
+from gpx.inference.variational import GAUSSIAN
 from gpx.kernels import ArcCosine
 from gpx.likelihoods.base import Likelihood
 from gpx.linalg.cholesky import noted_checks
@@ -157,7 +159,15 @@ class NetworkModel(Model):
     @torch.no_grad()
     def condition(self, x: Tensor, y: Tensor) -> NetworkPosterior:
         """The posterior process of the trained q; the data are not used."""
+        self._warn_of_few_digits()
         return self.new_posterior()
+
+    def _warn_of_few_digits(self) -> None:
+        """Warn of Gaussian noise that float32 loses beside the variance of the last layer."""
+        head = self.network.head
+        if isinstance(head, InducingLayer) and isinstance(self.likelihood, GAUSSIAN):
+            # its inducing points lie among its inputs
+            warn_of_few_digits(head.kernel, self.likelihood.noise_variance, head.inducing)
 
     def new_posterior(self) -> NetworkPosterior:
         """As in ``Model``."""
