@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import difflib
 import inspect
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from datetime import datetime
@@ -39,9 +40,11 @@ from gpx.runs.left_out import LeftOutRows
 from gpx.runs.loading import finished_predictor
 from gpx.runs.prediction import ClassPrediction, Prediction
 from gpx.runs.predictor import Predictor
+from gpx.runs.results import coarse_weights
 from gpx.runs.run import run
 from gpx.sampling.seeds import global_randomness
 from gpx.training.progress import Monitor, check_monitors
+from gpx.warned_line import users_line
 
 ARRAYS_FILE = "arrays.npz"
 """File of the given arrays in the run folder, so that the run can be resumed and repeated."""
@@ -417,6 +420,8 @@ def _trained(
                 with suppress(OSError):  # not created yet, or another run is in it
                     parent.rmdir()
         raise
+    for line in coarse_weights(metrics):
+        warnings.warn(line, stacklevel=users_line())
     with global_randomness(config.seed):
         model = finished_predictor(target, target.read_own_config(), str(config.trainer.device))
     return Fitted(model, metrics, target.path)

@@ -157,15 +157,7 @@ def summary(metrics: Mapping[str, Any]) -> list[str]:
         )
     if "predict.sparsity" in metrics:
         lines.append(f"zeros in a draw of the weights: {100.0 * metrics['predict.sparsity']:.1f} %")
-    if metrics.get("train.misfit", 0.0) > LARGE_MISFIT:
-        lines.append(
-            "error bars are unreliable: the expected squared error of training rows is "
-            f"{metrics['train.misfit']:.3g} times the noise variance, as the values that weights "
-            "may take are too far apart; bring them closer together "
-            "(approx.weights.half_width=1), use a grid of noise variances "
-            "('approx.noise={_target_: gpx.models.NoiseGrid, lowest: 0.001, highest: 1}'), or use "
-            "Gaussian weights (approx=exact, approx=sgpr)"
-        )
+    lines += coarse_weights(metrics)
     lines += narrow_intervals(metrics)
     lines += better_baselines(metrics)
     kind = str(metrics["train.evidence_kind"]).replace("_", " ")
@@ -187,6 +179,24 @@ def _ended(metrics: Mapping[str, Any]) -> str:
     if reason.startswith("CONVERGENCE"):  # as SciPy's L-BFGS-B says it, in capitals
         reason = "converged"
     return f" ({reason})" if reason else ""
+
+
+def coarse_weights(metrics: Mapping[str, Any]) -> list[str]:
+    """One line if the values of discrete weights are too far apart for the noise, else none.
+
+    Args:
+        metrics: contents of metrics.json.
+    """
+    misfit = metrics.get("train.misfit", 0.0)
+    if misfit <= LARGE_MISFIT:
+        return []
+    return [
+        "error bars are unreliable: the expected squared error of training rows is "
+        f"{misfit:.3g} times the noise variance, as the values that weights may take are too far "
+        "apart; bring them closer together (approx.weights.half_width=1), use a grid of noise "
+        "variances ('approx.noise={_target_: gpx.models.NoiseGrid, lowest: 0.001, highest: 1}'), "
+        "or use Gaussian weights (approx=exact, approx=sgpr)"
+    ]
 
 
 def narrow_intervals(metrics: Mapping[str, Any]) -> list[str]:

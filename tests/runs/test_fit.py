@@ -8,6 +8,7 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 
 import numpy as np
 import pytest
@@ -428,6 +429,16 @@ def test_monitors_see_training_and_end_it(arrays, tmp_path):
     assert fitted.metrics["train.stopped"] == "a monitor ended training after 4 steps: enough"
     assert len(mine.tested) == 2
     assert fitted.metrics["test.mnlp"] <= mine.tested[-1]  # the best point of the search
+
+
+def test_unreliable_error_bars_are_warned_of_once_without_the_console(arrays):
+    direct = ["approx=direct", "approx.num_basis=50", "approx.anneal=0", "init=constants"]
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        few = [*direct, "likelihood.noise_variance=0.001", "trainer.max_steps=3"]
+        gpx.fit(*arrays, *few, keep=False, quiet=True)
+    (line,) = [one for one in said if "error bars are unreliable" in str(one.message)]
+    assert line.filename == __file__
 
 
 @pytest.mark.parametrize("given", [gpx.training.Monitor, [gpx.training.Monitor], [print], 3])

@@ -130,6 +130,7 @@ def test_mistakes_on_the_command_line_give_one_line(fitted, options, words, caps
     assert words in refused(capsys, main, f"run={fitted.folder}", *options)
 
 
+@pytest.mark.filterwarnings("ignore:error bars are unreliable")  # of eight basis functions
 @pytest.mark.parametrize(
     ("options", "words"),
     [

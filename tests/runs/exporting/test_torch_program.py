@@ -82,6 +82,7 @@ def exported(folder):
 
 
 @pytest.mark.filterwarnings("ignore:.*outside the interpolation grid")
+@pytest.mark.filterwarnings("ignore:error bars are unreliable")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_program_predicts_as_the_model_for_any_number_of_rows(kind, exported, folder):
     fitted = exported(kind)
@@ -92,6 +93,7 @@ def test_a_program_predicts_as_the_model_for_any_number_of_rows(kind, exported, 
 
 
 @pytest.mark.filterwarnings("ignore:.*outside the interpolation grid")
+@pytest.mark.filterwarnings("ignore:error bars are unreliable")
 def test_programs_load_and_run_without_gpx(exported, folder):
     kinds = ("sgpr", "ski", "vecchia")
     rows, models = inputs(11), {kind: exported(kind).model for kind in kinds}
