@@ -1,5 +1,7 @@
 """One group of weights given the others: normal equations, dtypes, failures."""
 
+import math
+
 import pytest
 import torch
 from block_problems import features, waves
@@ -106,3 +108,15 @@ def test_float32_that_fails_nevertheless_is_redone_in_float64(monkeypatch):
     assert found.dtype == torch.float64
     with pytest.raises(NotPositiveDefinite, match="precision of 12 basis functions"):
         group_system(group, x * float("nan"), y, weight=1.0, prior=prior)
+
+
+def test_columns_that_are_the_same_under_little_noise_keep_their_prior():
+    """Eigenvalues of P are 1, beside one of 1e20."""
+    basis, _, _ = problem()
+    x = torch.zeros(10_000, 1, dtype=torch.float64)
+    group = WeightGroup(basis, torch.arange(5), lambda x: 100.0 * x.new_ones(5, len(x)))
+    prior = torch.ones(5).double()
+    found = group_system(group, x, x[:, 0], weight=2e11, prior=prior)
+    assert 2.0 * float(found.factor.diagonal().log().sum()) == pytest.approx(math.log(1e20))
+    left = torch.cholesky_inverse(found.factor).diagonal()
+    torch.testing.assert_close(left, 0.8 * prior, rtol=1e-9, atol=0.0)

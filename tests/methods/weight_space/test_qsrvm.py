@@ -45,6 +45,22 @@ def test_few_vectors_fit_the_noiseless_function():
     assert 0.005 < model.noise_variance < 0.02
 
 
+def test_noiseless_lines_are_found_by_a_kernel_whose_columns_are_nearly_the_same():
+    x = torch.linspace(-2.0, 2.0, 40, dtype=torch.float64)[:, None]
+    y = 2.0 * x[:, 0]
+    model = QSRVM(
+        kernel=RBF(1, lengthscale=100.0, outputscale=1e4),
+        mean=Zero(),
+        likelihood=Gaussian(2e-6),
+        num_data=40,
+        num_inputs=1,
+        sweeps=50,
+    ).double()
+    model.initialise(x, y, generator=torch.Generator().manual_seed(0))
+    predicted = model.condition(x, y).predict(x)
+    torch.testing.assert_close(predicted.mean, y, rtol=0.0, atol=0.01)
+
+
 def test_sparse_posterior_is_dense_algebra_on_the_kept_vectors():
     model, x, y = problem(sweeps=20)
     posterior = model.condition(x, y)
