@@ -151,13 +151,31 @@ class InducingLayer(OutputLayer):
         """As in ``RandomLayer``."""
         self._inverse = None
 
+    def _resize(self, num_inducing: int) -> None:
+        """Change the number of inducing points; resets q to the prior."""
+        if num_inducing != len(self.inducing):
+            points = self.inducing.new_zeros(num_inducing, self.num_inputs)
+            self.inducing.data, self.inducing.grad = points, None
+            self.q.start(num_inducing, self.num_outputs)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Load a state with any number of inducing points."""
+        stored = state_dict.get(prefix + "inducing")
+        if isinstance(stored, Tensor) and stored.ndim == 2:
+            self._resize(len(stored))
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
     @torch.no_grad()
     def place(
         self, x: Tensor, *, generator: torch.Generator, selector: Selector | None = None
     ) -> None:
-        """Choose inducing points for the layer's inputs x (n, d), and reset q to the prior."""
+        """Choose inducing points for the layer's inputs x (n, d), and reset q to the prior.
+
+        The layer then has as many points as the selector chose.
+        """
         chosen = KMeans() if selector is None else selector
         points = chosen(x, self.kernel, len(self.inducing), generator=generator)
+        self._resize(len(points))
         copy_points(self.inducing, points)
         size = len(self.inducing)
         identity = torch.eye(size, dtype=self.inducing.dtype, device=self.inducing.device)

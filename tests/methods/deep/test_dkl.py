@@ -5,6 +5,7 @@ import torch
 from draws import draws
 
 from gpx.errors import ConfigError, DidNotConverge
+from gpx.inducing import GreedyConditionalVariance
 from gpx.kernels import RBF
 from gpx.likelihoods import Bernoulli, Gaussian, Softmax
 from gpx.means import Constant
@@ -84,6 +85,26 @@ def test_on_frozen_features_it_is_svgp_on_them():
     torch.testing.assert_close(a, b, rtol=1e-9, atol=0.0)
     torch.testing.assert_close(features.mean(0), torch.zeros(3))
     torch.testing.assert_close(features.std(0, correction=0), torch.full((3,), 3.0**-0.5))
+
+
+def test_it_has_as_many_points_as_a_selector_chose_and_loads_its_state():
+    x, y = data()
+    few = GreedyConditionalVariance(threshold=0.5)
+    model = small(selector=few, backbone="identity", pretrain_steps=0)
+    asked = len(model.layer.inducing)
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
+    model.initialise(x, y, generator=draws())
+    assert len(model.layer.inducing) == model.layer.q.mean.shape[1] < asked
+    SampledELBO(len(x), expected=True)(model, x, y, generator=draws()).backward()
+    optimiser.step()
+    posterior = model.condition(x, y)
+    again = small(selector=few, backbone="identity", pretrain_steps=0)
+    again.load_state_dict(model.state_dict())
+    empty = small(selector=few, backbone="identity", pretrain_steps=0).new_posterior()
+    empty.load_state_dict(posterior.state_dict())
+    for other in (again.condition(x, y), empty):
+        for one, two in zip(other.predict(x), posterior.predict(x), strict=True):
+            torch.testing.assert_close(one, two, rtol=0.0, atol=0.0)
 
 
 def own_network():
