@@ -10,7 +10,7 @@ from gpx.likelihoods.mixed_outputs import MixedOutputs
 from gpx.likelihoods.negative_binomial import NegativeBinomial
 from gpx.likelihoods.ordinal import Ordinal
 from gpx.likelihoods.poisson import Poisson
-from gpx.likelihoods.quadrature import GaussHermite, GaussLogistic
+from gpx.likelihoods.quadrature import GaussHermite, GaussLogExponential, GaussLogistic
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.likelihoods.softmax import Softmax
 from gpx.likelihoods.student_t import StudentT
@@ -20,6 +20,7 @@ __all__ = [
     "Beta",
     "Curvature",
     "GaussHermite",
+    "GaussLogExponential",
     "GaussLogistic",
     "Gaussian",
     "GaussianOutputs",

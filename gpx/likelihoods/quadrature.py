@@ -173,3 +173,40 @@ class GaussLogistic(_FixedRule):
 
     def _choose(self, variance: Tensor, wide: Tensor, narrow: Tensor) -> Tensor:
         return torch.where(variance > MAX_NARROW_DEVIATION**2, wide, narrow)
+
+
+class GaussLogExponential(_FixedRule):
+    """E h(e) as a weighted sum, e the logarithm of a standard exponential variable.
+
+    Its density is exp(e - exp(e)); -e is a standard Gumbel variable, and
+    E exp(-exp(f)) = P(f < e) = E Phi((e - mean) / s) for f ~ N(mean, s^2).
+
+    Args:
+        num_nodes: Q, at least one.
+
+    Source: the three-term recurrence of the orthogonal polynomials by Lanczos' iteration on a
+    fine grid (Gautschi 1982), nodes and weights from its matrix (Golub and Welsch 1969).
+    """
+
+    def __init__(self, num_nodes: int = 20) -> None:
+        check_at_least(1, num_nodes=num_nodes)
+        super().__init__(*_log_exponential_rule(num_nodes))
+
+
+@lru_cache
+def _log_exponential_rule(count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    # e^(2 count) exp(e) is largest at e = -2 count
+    grid = np.arange(-4.0 * count - 80.0, 6.5, 0.01)
+    weights = np.exp(grid - np.exp(grid))
+    basis = [np.sqrt(weights / weights.sum())]
+    diagonal, beside = np.empty(count), np.empty(count)
+    for i in range(count):
+        following = grid * basis[-1]
+        diagonal[i] = following @ basis[-1]
+        for _ in range(2):  # the second time removes what rounding left of the first
+            following -= np.stack(basis).T @ (np.stack(basis) @ following)
+        beside[i] = np.linalg.norm(following)
+        basis.append(following / beside[i])
+    off = beside[:-1]
+    nodes, vectors = np.linalg.eigh(np.diag(diagonal) + np.diag(off, 1) + np.diag(off, -1))
+    return nodes, vectors[0] ** 2

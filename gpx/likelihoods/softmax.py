@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.special import ndtr
 
 from gpx.errors import ConfigError
 from gpx.likelihoods.base import Curvature, Likelihood, class_law, require_labels
-from gpx.likelihoods.quadrature import GaussHermite
+from gpx.likelihoods.quadrature import GaussHermite, GaussLogExponential
 from gpx.tensor_checks import check_at_least
 
 LEFT_MARGIN, RIGHT_MARGIN, MARGIN_DEVIATIONS = 8.0, 3.6, 5.0
@@ -21,6 +23,9 @@ below 1e-16."""
 
 EULER = 0.5772156649015329
 """Mean of the standard Gumbel distribution."""
+
+MAX_NARROW_DEVIATION = 1.25
+"""Above this latent standard deviation the Gauss sum is over the Gumbel variable."""
 
 MAX_EXPONENT = 4.38
 """Exponents are clamped to this: exp(-exp(4.38)) = exp(-80) is still a normal float32 number."""
@@ -39,19 +44,21 @@ class Softmax(Likelihood):
     Expectations are deterministic and not bounds: the log-normaliser is the mean of a maximum of
     independent variables, E log sum_c exp(f_c) = E max_c (f_c + g_c) - gamma with g_c standard
     Gumbel, so one dimension suffices whatever the number of classes. With
-    phi_c(u) = E exp(-exp(f_c + u)), a one-dimensional Gauss-Hermite sum, prod_c phi_c(u) is the
-    distribution function of that maximum (at -u), integrated by the trapezoid rule, which converges
-    exponentially for such smooth functions. The class probabilities E softmax(f)_c are the
-    derivatives of the same integral with respect to the means.
+    phi_c(u) = E exp(-exp(f_c + u)), a one-dimensional Gauss sum over f_c, or over g_c where f_c
+    varies more, prod_c phi_c(u) is the distribution function of that maximum (at -u), integrated
+    by the trapezoid rule, which converges exponentially for such smooth functions. The class
+    probabilities E softmax(f)_c are the derivatives of the same integral with respect to the means.
 
     Args:
         num_classes: p, at least two.
-        num_nodes: Q, Gauss-Hermite nodes per latent.
+        num_nodes: Q, nodes per latent of either rule.
         num_steps: T, trapezoid points for up to four classes; for more in proportion to the grid,
-            which is 1.5 times as long at 1,000. With the defaults the error is below 1e-5 nats for
-            latent standard deviations up to 2, and below 1e-3 up to 4.
+            which is 1.5 times as long at 1,000. With the defaults the error is below 1e-6 nats for
+            latent standard deviations up to 2, below 1e-3 up to 4, and beyond below 1e-4 of the
+            largest deviation as long as none is less than an eighth of it. Narrower ones beside
+            it fall between the points, with errors up to a fortieth of it: raise num_steps.
 
-    Cost: O(n p Q T) time and memory.
+    Cost: O(n p Q T) time and memory, twice that where some latents are narrow and others wide.
     """
 
     log_concave = True
@@ -65,6 +72,7 @@ class Softmax(Likelihood):
         self.num_latents = self.num_classes = num_classes
         self.num_steps = num_steps
         self.quadrature = GaussHermite(num_nodes)
+        self.wide_quadrature = GaussLogExponential(num_nodes)
 
     def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
         """f_y - log sum_c exp(f_c): f (..., n, p) -> (..., n)."""
@@ -77,8 +85,7 @@ class Softmax(Likelihood):
     def expected_logsumexp(self, mean: Tensor, variance: Tensor) -> Tensor:
         """E log sum_c exp(f_c) for independent f_c ~ N(mean_c, variance_c): (n, p) -> (n,)."""
         grid = self._grid(mean, variance)
-        rate = self._rate(grid, mean, variance)
-        below = self.quadrature.average(torch.exp(-rate)).prod(-1)  # (T, n)
+        below = self._below(grid, mean, variance).prod(-1)  # (T, n)
         # integral of reference - below, where the reference integrates in closed form; below the
         # grid, 1 - below is a geometric series
         reference = torch.special.ndtr(-grid.points / (0.55 + 0.7 * grid.radius))
@@ -90,10 +97,7 @@ class Softmax(Likelihood):
     def class_probabilities(self, mean: Tensor, variance: Tensor) -> Tensor:
         """E softmax(f), (n, p); rows sum to one."""
         grid = self._grid(mean, variance)
-        rate = self._rate(grid, mean, variance)
-        decay = torch.exp(-rate)
-        below = self.quadrature.average(decay)  # (T, n, p)
-        density = self.quadrature.average(rate * decay)
+        below, density = self._below_and_density(grid, mean, variance)  # (T, n, p) each
         tiny = torch.finfo(mean.dtype).tiny
         terms = below.prod(-1, keepdim=True) * density / below.clamp_min(tiny)
         ratio = torch.exp(-grid.step).unsqueeze(-1)
@@ -123,18 +127,66 @@ class Softmax(Likelihood):
             points = share.view(-1, *(1 for _ in radius.shape)) * (left + right) - left
             return _Grid(mean.amax(-1), points, (left + right) / (steps - 1), radius)
 
+    def _below(self, grid: _Grid, mean: Tensor, variance: Tensor) -> Tensor:
+        """phi_c at every grid point: (T, ..., n, p)."""
+
+        def narrow() -> Tensor:
+            return self.quadrature.average(torch.exp(-self._rate(grid, mean, variance)))
+
+        def wide() -> Tensor:
+            ratio, _ = self._wide(grid, mean, variance)
+            return self.wide_quadrature.average(ndtr(ratio))
+
+        return _choose(variance, narrow, wide)
+
+    def _below_and_density(self, grid: _Grid, mean: Tensor, variance: Tensor) -> Tensor:
+        """phi_c and -dphi_c/du at every grid point: (2, T, ..., n, p)."""
+
+        def narrow() -> Tensor:
+            rate = self._rate(grid, mean, variance)
+            decay = torch.exp(-rate)
+            average = self.quadrature.average
+            return torch.stack([average(decay), average(rate * decay)])
+
+        def wide() -> Tensor:
+            ratio, deviation = self._wide(grid, mean, variance)
+            density = torch.exp(-0.5 * ratio.square().clamp_max(160.0)) / deviation
+            average = self.wide_quadrature.average
+            return torch.stack([average(ndtr(ratio)), average(density) / math.sqrt(2.0 * math.pi)])
+
+        return _choose(variance, narrow, wide)
+
     def _rate(self, grid: _Grid, mean: Tensor, variance: Tensor) -> Tensor:
-        """exp(f_c + u) at every node and grid point: (Q, T, ..., n, p)."""
+        """exp(f_c + u) at every node of f and grid point: (Q, T, ..., n, p)."""
         nodes = self.quadrature.points(mean - grid.offset.unsqueeze(-1), variance)
         return torch.exp(
             (nodes.unsqueeze(1) + grid.points.unsqueeze(-1)).clamp(-80.0, MAX_EXPONENT)
         )
+
+    def _wide(self, grid: _Grid, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+        """(e - E f_c - u) / s at every node of e and grid point (Q, T, ..., n, p); s (..., n, p).
+
+        P(f_c + u < e) is the normal distribution function of the first.
+        """
+        deviation = variance.clamp_min(MAX_NARROW_DEVIATION**2).sqrt()
+        centres = mean - grid.offset.unsqueeze(-1) + grid.points.unsqueeze(-1)  # (T, ..., n, p)
+        return (self.wide_quadrature.beside(centres) - centres) / deviation, deviation
 
     def _pick(self, values: Tensor, y: Tensor) -> Tensor:
         """values (..., n, p) at the classes y (n,): (..., n)."""
         require_labels(self, y, values.shape[-1])
         index = y.long().unsqueeze(-1).expand(*values.shape[:-1], 1)
         return values.gather(-1, index).squeeze(-1)
+
+
+def _choose(variance: Tensor, narrow: Callable[[], Tensor], wide: Callable[[], Tensor]) -> Tensor:
+    """Of every latent the rule for its variance; on a CPU one that no latent needs is left out."""
+    is_wide = variance > MAX_NARROW_DEVIATION**2
+    if variance.is_cpu and not is_wide.any():
+        return narrow()
+    if variance.is_cpu and is_wide.all():
+        return wide()
+    return torch.where(is_wide, wide(), narrow())
 
 
 def class_shares(likelihood: Likelihood, f: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from draws import double
 from scipy import integrate, stats
+from torch.special import ndtr
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpx.errors import ConfigError, ShapeError
@@ -303,6 +304,43 @@ def test_the_stated_error_of_the_softmax_holds_for_many_classes(classes, deviati
     largest = -20.0 + torch.trapezoid(1.0 - below**classes, line).item()
     expected = largest - 0.5772156649015329  # the mean of a Gumbel variable
     assert found == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("deviations", [(4, 4, 4), (16, 16, 16), (70, 70, 70), (1, 4, 8)])
+def test_softmax_expectation_holds_for_wide_latents(deviations):
+    """Against E max_c (f_c + g_c): the integral of 1 - prod_c F_c on a dense line."""
+    wide = double(deviations)
+    mean = wide.max() * double([0.3, -0.4, 0.1])
+    found = Softmax(3).expected_logsumexp(mean[None], wide.square()[None]).item()
+    far = 10.0 * wide.max().item() + 40.0
+    line = torch.linspace(-far, far, 12_001, dtype=torch.float64)
+    gumbel = torch.linspace(-5.0, 40.0, 1_501, dtype=torch.float64)
+    mass = torch.exp(-gumbel - torch.exp(-gumbel))
+    offsets = line[:, None, None] - mean - gumbel[:, None]  # P(f_c < u - g)
+    below = torch.cat(
+        [torch.einsum("ugc,g->uc", ndtr(o / wide), mass / mass.sum()) for o in offsets.split(500)]
+    )
+    largest = -far + torch.trapezoid(1.0 - below.prod(-1), line).item()
+    assert found == pytest.approx(largest - 0.5772156649015329, abs=1e-3)
+
+
+def test_softmax_evidence_of_wide_latents_stays_that_of_a_probability():
+    generator = torch.Generator().manual_seed(0)
+    deviation = 60.0 * (0.5 + torch.rand(200, 3, generator=generator, dtype=torch.float64))
+    mean = 60.0 * torch.randn(200, 3, generator=generator, dtype=torch.float64)
+    mean[:, 1] += 300.0
+    y = torch.ones(200, dtype=torch.float64)
+    assert Softmax(3).expected_log_prob(y, mean, deviation.square()).max() < 1e-3
+
+
+@pytest.mark.parametrize("deviation", [1.3, 20.0])
+def test_softmax_probabilities_are_the_slopes_for_wide_latents(deviation):
+    _, mean, _ = _softmax_problem(deviation)
+    spread = double([0.8, 1.0, 1.2, 1.1]).expand_as(mean)  # at 1.3 by both rules
+    inputs = [mean.requires_grad_(True), (deviation * spread).square().requires_grad_(True)]
+    likelihood = Softmax(4)
+    (slope,) = torch.autograd.grad(likelihood.expected_logsumexp(*inputs).sum(), mean)
+    torch.testing.assert_close(slope, likelihood.class_probabilities(*inputs), rtol=0, atol=1e-5)
 
 
 def test_softmax_limits_shift_and_normalisation():

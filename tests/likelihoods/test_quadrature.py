@@ -6,7 +6,13 @@ import torch
 from scipy.special import expit
 
 from gpx.errors import ConfigError
-from gpx.likelihoods import Bernoulli, GaussHermite, Gaussian, GaussLogistic
+from gpx.likelihoods import (
+    Bernoulli,
+    GaussHermite,
+    Gaussian,
+    GaussLogExponential,
+    GaussLogistic,
+)
 
 
 def test_polynomials_are_exact_up_to_the_known_degree():
@@ -125,3 +131,16 @@ def test_unsure_probabilities_follow_the_sign_of_a_wide_latent():
     step = torch.special.ndtr(mean / variance.sqrt())
     found = Bernoulli("logit").predictive(mean, variance).probs
     torch.testing.assert_close(found, step, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("num_nodes", [1, 4, 20, 32])
+def test_the_log_exponential_rule_has_the_moment_generating_function(num_nodes):
+    """E exp(r e) = Gamma(1 + r); polynomials up to degree 2 Q - 1 are exact."""
+    rule = GaussLogExponential(num_nodes)
+    assert rule.average(rule.nodes).item() == pytest.approx(-0.5772156649015329, abs=1e-9)
+    if num_nodes > 1:
+        second = math.pi**2 / 6.0 + 0.5772156649015329**2
+        assert rule.average(rule.nodes.square()).item() == pytest.approx(second, abs=1e-9)
+    if num_nodes >= 20:
+        found = rule.average(torch.exp(0.5 * rule.nodes)).item()
+        assert found == pytest.approx(math.sqrt(math.pi) / 2.0, abs=1e-6)
