@@ -14,14 +14,14 @@ from gpx.linalg.triangular import inverse_lower
 from gpx.means.base import Mean
 
 MAX_NEWTON, SMALLEST_NEWTON = 50, 1e-9
-"""Limit of Newton's steps of Laplace's approximation, and smallest share of one that is tried: from
-a prior mean far below large counts a whole step goes much too far."""
+"""Limit of Newton's steps in a row, and smallest share of one that is tried: from a prior mean far
+below large counts a whole step goes much too far."""
 
 MAX_SETTLING, SETTLED = 40, 1e-4
 """Limit of the steps that settle the sites, and the gain in nats per row at which they end."""
 
 SMALLEST_STEP = 1.0 / 64.0
-"""Share of a step of the sites or of the mean below which it is given up."""
+"""Change of a site's log precision below which a step is given up."""
 
 PRECISIONS = -30.0, 20.0
 """Smallest and largest logarithm of a site's precision; with larger ones the precision of v would
@@ -79,8 +79,7 @@ def concave_start(
         x (n, d), y (n,): rows, all in memory.
         likelihood: as ``has_concave_start`` says.
 
-    Cost: O(n M^2 + M^3) for each of at most ``MAX_NEWTON`` + 2 ``MAX_SETTLING`` steps, of which
-    five to ten are usual.
+    Cost: O(n M^2 + M^3) for each step, of which ten to thirty are usual.
     """
     whitener, prior = variables.whitener(), mean(x).double()
     columns = torch.empty(len(x), whitener.z.shape[0], dtype=torch.float64, device=x.device)
@@ -157,32 +156,43 @@ def _settled(
         found = float(expected - 0.5 * v.square().sum() - divergence)
         return -math.inf if math.isnan(found) else found
 
+    def moved(v: Tensor, value: float) -> tuple[Tensor, float]:
+        """v and the bound after a step of Newton at the present sites; more while they pay."""
+        for _ in range(MAX_NEWTON):
+            slope, bend = expected_curvature(likelihood, y, prior + columns @ v, variance)
+            # the curvature of the bound, which may be far from the precisions of the sites
+            inner = _factor(columns, bend)
+            direction = torch.cholesky_solve((columns.mT @ slope - v)[:, None], inner).squeeze(1)
+            length = 1.0
+            while not (found := bound(v + length * direction, variance, divergence)) >= value:
+                length /= 2.0
+                if length < SMALLEST_NEWTON:
+                    return v, value
+            v, gain, value = v + length * direction, found - value, found
+            if not gain > 0.1 * abs(value):  # in a tail of exp(f) every step gains more
+                break
+        return v, value
+
     sites = precision.log().clamp(*PRECISIONS)
     factor, variance, divergence = terms(sites)
-    value, share = bound(v, variance, divergence), 1.0
+    value, reach = bound(v, variance, divergence), PRECISIONS[1] - PRECISIONS[0]
     for _ in range(MAX_SETTLING):
         before = value
+        v, value = moved(v, value)
         wanted = expected_curvature(likelihood, y, prior + columns @ v, variance).precision
         change = wanted.log().clamp(*PRECISIONS) - sites
-        while share >= SMALLEST_STEP:
-            tried = terms(sites + share * change)
+        reach = min(reach, max(float(change.abs().max()), SMALLEST_STEP))
+        while reach >= SMALLEST_STEP:
+            step = change.clamp(-reach, reach)
+            tried = terms(sites + step)
             raised = bound(v, *tried[1:])
             if raised >= value:
-                sites, (factor, variance, divergence), value = sites + share * change, tried, raised
+                sites, (factor, variance, divergence), value = sites + step, tried, raised
                 break
-            share /= 2.0
-        slope = expected_curvature(likelihood, y, prior + columns @ v, variance).slope
-        direction = torch.cholesky_solve((columns.mT @ slope - v)[:, None], factor).squeeze(1)
-        length = 1.0
-        while length >= SMALLEST_STEP:
-            raised = bound(v + length * direction, variance, divergence)
-            if raised >= value:
-                v, value = v + length * direction, raised
-                break
-            length /= 2.0
+            reach /= 2.0
         if not value - before > SETTLED * len(y):
             break
-        share = min(1.0, 2.0 * max(share, SMALLEST_STEP))
+        reach = 2.0 * max(reach, SMALLEST_STEP)
     return (v, factor) if math.isfinite(value) else None
 
 

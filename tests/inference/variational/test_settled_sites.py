@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from draws import draws
 
 from gpx.inference.variational import (
     InducingVariables,
@@ -42,22 +43,16 @@ def bound(model, x, y):
     return model.likelihood.expected_log_prob(y, *terms.marginals).sum() - terms.kl
 
 
-@pytest.mark.parametrize(
-    ("likelihood", "outputscale"),
-    [(Poisson(), 2.0), (Poisson(), 120.0), (NegativeBinomial(0.3), 30.0), (Bernoulli(), 50.0)],
-)
-def test_q_is_near_that_of_highest_bound(likelihood, outputscale):
-    x, y = counts()
-    if isinstance(likelihood, Bernoulli):
-        y = torch.where(y > 0.0, 1.0, -1.0).double()
+def start_and_best(likelihood, kernel, z, x, y):
+    """The bound at the start of q, and at the q of highest bound."""
     model = SVGP(
-        kernel=RBF(1, 0.1, outputscale),
+        kernel=kernel,
         mean=Constant(-2.0),
         likelihood=likelihood,
-        num_inputs=1,
-        num_inducing=12,
+        num_inputs=z.shape[1],
+        num_inducing=len(z),
     ).double()
-    model.place(torch.linspace(0.0, 1.0, 12, dtype=torch.float64)[:, None])
+    model.place(z)
     found = concave_start(model._variables, model.mean, x, y, model.likelihood)
     model._assign(model.q, *found)
     start = float(bound(model, x, y).detach())
@@ -72,7 +67,29 @@ def test_q_is_near_that_of_highest_bound(likelihood, outputscale):
         return value
 
     search.step(loss)
-    best = float(bound(model, x, y).detach())
+    return start, float(bound(model, x, y).detach())
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "outputscale"),
+    [(Poisson(), 2.0), (Poisson(), 120.0), (NegativeBinomial(0.3), 30.0), (Bernoulli(), 50.0)],
+)
+def test_q_is_near_that_of_highest_bound(likelihood, outputscale):
+    x, y = counts()
+    if isinstance(likelihood, Bernoulli):
+        y = torch.where(y > 0.0, 1.0, -1.0).double()
+    z = torch.linspace(0.0, 1.0, 12, dtype=torch.float64)[:, None]
+    start, best = start_and_best(likelihood, RBF(1, 0.1, outputscale), z, x, y)
+    assert best - 0.1 < start <= best + 1e-6
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_few_inducing_points_leave_a_wide_prior_its_variance(seed):
+    """The expected rate is e^26 times that at the mode, and a step of Newton divides it by e."""
+    x = torch.randn(300, 2, generator=draws(seed), dtype=torch.float64)
+    y = torch.zeros(300, dtype=torch.float64)
+    y[::50] = 1.0
+    start, best = start_and_best(Poisson(), RBF(2, 1.0, 100.0), x[:25].clone(), x, y)
     assert best - 0.1 < start <= best + 1e-6
 
 
