@@ -73,7 +73,7 @@ def load(source: DataSource, *, task: Task, order: Sequence[str] | None = None) 
         constant[column] = False
     if table.input_unit is None:
         names = (*input_names, *(table.target_names or (table.target_name,)))
-        warn_of_constants(table.where, names, len(input_names), constant.numpy())
+        warn_of_constants(f"data {table.name}", names, len(input_names), constant.numpy())
     else:
         scaler.input_mean.zero_()
         scaler.input_scale.fill_(table.input_unit)

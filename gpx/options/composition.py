@@ -205,7 +205,7 @@ def _explain_missing(error: MissingConfigException) -> str:
         return str(error).splitlines()[0]
     if f"{group}={option}" in CHOICES:
         return f"{group}={option} has been renamed: use {CHOICES[f'{group}={option}']}"
-    return f"there is no {group}={option}; {_suggest(option, options)}"
+    return f"there is no {group}={option}; {_suggest(option.lower(), options)}"  # RBF: rbf
 
 
 def _explain_unknown(name: str, overrides: Sequence[str]) -> str:

@@ -177,7 +177,7 @@ class _Reader:
 
     def _kernel(self, name: str) -> dict[str, Any]:
         if name not in self.files:
-            near = difflib.get_close_matches(name, self.files, n=1)
+            near = difflib.get_close_matches(name.lower(), self.files, n=1)  # RBF is rbf
             hint = (
                 f"did you mean {near[0]}?"
                 if near

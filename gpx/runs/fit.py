@@ -76,7 +76,8 @@ class Fitted(NamedTuple):
     def __repr__(self) -> str:
         shown = ("test.rmse", "test.mnlp", "test.accuracy", "train.evidence")
         values = [f"{name} {self.metrics[name]:.4g}" for name in shown if name in self.metrics]
-        return f"Fitted({self.model!r}, {', '.join(values)}, folder={str(self.folder)!r})"
+        folder = None if self.folder is None else str(self.folder)
+        return f"Fitted({self.model!r}, {', '.join(values)}, folder={folder!r})"
 
     @property
     def hyperparameters(self) -> dict[str, NDArray[np.float64]]:
@@ -290,6 +291,11 @@ def _as_options(choices: Mapping[str, object], options: Sequence[str]) -> list[s
         if isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value):
             value = f"[{','.join(value)}]"
         if not isinstance(value, (str, int, float)):
+            if "." in name:
+                raise ConfigError(
+                    f"gpx.fit got {name}={type(value).__name__}: give an option with a dot as one "
+                    f"text, written as on the command line, '{name}=...'"
+                )
             near = difflib.get_close_matches(name, list(inspect.signature(fit).parameters), n=1)
             raise ConfigError(
                 f"gpx.fit got {name}={type(value).__name__}: options are texts or numbers, such as "

@@ -38,6 +38,8 @@ TINY = [
         (["zzz=1"], "valid are: approx, basis, calibrate, data, experiment"),
         (["data=kin40"], "there is no data=kin40; did you mean kin40k"),
         (["kernel=rbff"], "there is no kernel=rbff; did you mean rbf"),
+        (["kernel=RBF"], "there is no kernel=RBF; did you mean rbf"),
+        (["kernel=Matern32 + rbf"], "there is no kernel Matern32; did you mean matern32"),
         (["trainer.max_step=3"], "did you mean trainer.max_steps"),
         (["kernel.lengthscal=2"], "did you mean kernel.lengthscale"),
         (["trainer.max_steps=abc"], "trainer.max_steps"),

@@ -163,6 +163,7 @@ def test_quiet_and_without_a_folder(arrays, tmp_path, monkeypatch, capfd):
     assert (again.latent(x).std < again.predict(x).std).all()
     with pytest.raises(ConfigError, match=r"keep=False and folder=a contradict"):
         gpx.fit(x, y, *QUICK, folder="a", keep=False)
+    assert repr(fitted).endswith("folder=None)")
 
 
 @pytest.mark.parametrize("more", [(), ("trainer.figures=true",)])
@@ -288,6 +289,7 @@ def test_options_without_a_dot_are_arguments_too(arrays, tmp_path):
     [
         ({"nosie": [0.1]}, "gpx.fit got nosie=list: options are texts or numbers.* mean noise="),
         ({"kernl": "rbf"}, "kernl.*did you mean kernel"),
+        ({"optimizer.bounds": [["kernel.lengthscale", 0.1, 10.0]]}, "text.*'optimizer.bounds=...'"),
         ({"data": "kin40k"}, "gpx.fit takes no data=: it trains on the arrays"),
         ({"objective": "loo"}, "objective= both as an argument and as an option"),
     ],
@@ -1109,3 +1111,11 @@ def test_what_the_model_knows_is_asked_of_the_result_too(arrays):
     assert "likelihood.noise_variance" in fitted.hyperparameters
     np.testing.assert_array_equal(fitted.covariance(x), fitted.model.covariance(x))
     np.testing.assert_array_equal(fitted.leave_one_out().mean, fitted.model.leave_one_out().mean)
+
+
+def test_a_warning_of_constant_columns_names_no_file_that_the_caller_did_not_give(arrays, caplog):
+    x, y = arrays
+    x = np.column_stack([x, np.ones(len(x))])
+    gpx.fit(x, y, *QUICK, quiet=True, keep=False)
+    (message,) = [text for text in caplog.messages if "centred but not scaled" in text]
+    assert message.startswith("data arrays: constant")
