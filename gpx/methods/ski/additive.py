@@ -193,10 +193,13 @@ def additive_kernel(kernel: Kernel, num_inputs: int) -> Sum:
     """The sum of copies of a one-input kernel, one per input, with the same total variance.
 
     Each copy is divided through a learned scale of its own; one without gets a learned ``Scale``.
+    A sum of one kernel for each input is taken as it is, in the order of the inputs.
 
     Raises:
-        ConfigError: a kernel of more than one input.
+        ConfigError: another kernel of more than one input.
     """
+    if (own := _per_input(kernel, num_inputs)) is not None:
+        return own
     inside = [part for part in kernel.modules() if isinstance(part, Kernel)]
     lengthscales = [getattr(part, "lengthscale", None) for part in inside]
     several = any(each is not None and each.numel() > 1 for each in lengthscales)
@@ -204,7 +207,8 @@ def additive_kernel(kernel: Kernel, num_inputs: int) -> Sum:
     if several or kernel.active_dims is not None or columns - {0} or isinstance(kernel, Sum):
         raise ConfigError(
             "additive=True copies a kernel of one input for every axis: give one that is no sum, "
-            "with a single lengthscale (ard_num_dims=None) and no active_dims"
+            "with a single lengthscale (ard_num_dims=None) and no active_dims; or a sum of one "
+            "kernel for each input, as RBF(active_dims=[0]) + RBF(active_dims=[1])"
         )
     parts = []
     for i in range(num_inputs):
@@ -213,6 +217,21 @@ def additive_kernel(kernel: Kernel, num_inputs: int) -> Sum:
         divided = _divide(part, num_inputs)
         parts.append(part if divided else Scale(part, 1.0 / num_inputs))
     return Sum(parts)
+
+
+def _per_input(kernel: Kernel, num_inputs: int) -> Sum | None:
+    """The parts of a sum in the order of their inputs, if each input has one part; else None."""
+    if not isinstance(kernel, Sum) or kernel.active_dims is not None:
+        return None
+    parts = {}
+    for part in kernel.parts:
+        dims = [leaf.active_dims for leaf in leaves(part)]
+        columns = {tuple(d.tolist()) if d is not None else () for d in dims}
+        if len(columns) != 1 or len(column := columns.pop()) != 1:
+            return None
+        parts[column[0]] = part
+    complete = len(kernel.parts) == num_inputs and parts.keys() == set(range(num_inputs))
+    return Sum([parts[i] for i in range(num_inputs)]) if complete else None
 
 
 def with_scales(state: dict[str, Any], prefix: str, kernel: Kernel) -> None:

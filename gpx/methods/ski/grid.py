@@ -262,8 +262,8 @@ def grid_sizes(
     if num_inputs > 3:
         raise ConfigError(
             f"a grid over {num_inputs} inputs has more points than any memory: structured "
-            "interpolation takes up to 3 inputs; project them to fewer (projection), or use GRIEF "
-            "or inducing points (SGPR)"
+            "interpolation takes up to 3 inputs; project them to fewer (projection), add up "
+            "functions of one input each (additive=True), or use GRIEF or inducing points (SGPR)"
         )
     if sizes is None:
         wanted = min(DEFAULT_POINTS_PER_ROW * num_data, DEFAULT_MAX_POINTS[num_inputs])

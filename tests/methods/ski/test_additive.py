@@ -13,8 +13,8 @@ from gpx.means import Zero
 from gpx.methods.ski import gathered, system
 from gpx.methods.ski.additive import additive_kernel, with_scales
 from gpx.methods.ski.projection import LinearProjection
-from gpx.models import SKI, SKIStream
-from gpx.objectives import SKIEvidence
+from gpx.models import SKI, ExactGP, SKIStream
+from gpx.objectives import ExactMLL, SKIEvidence
 from gpx.operators import Interpolation
 
 
@@ -209,6 +209,35 @@ def test_the_sum_over_axes_has_the_variance_of_the_kernel(kernel):
     torch.testing.assert_close(made.evaluate(x), want)
     torch.testing.assert_close(made(x, backend="chunked").matmul(torch.eye(6).double()), want)
     torch.testing.assert_close(made.pairs(x, x.flip(0)), want.flip(0).diagonal())
+
+
+@torch.no_grad()
+def test_a_sum_of_one_kernel_for_each_input_is_taken_as_it_is():
+    x = torch.randn(6, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    first, second = Matern32(1, 0.7, active_dims=[0]), RBF(1, 1.3, 0.5, active_dims=[1])
+    given = (second + 2.0 * first).double()
+    made = additive_kernel(given, 2)
+    torch.testing.assert_close(made.evaluate(x), given.evaluate(x))
+    torch.testing.assert_close(made.kernels[0].evaluate(x), 2.0 * first.evaluate(x))
+    for others in (first + RBF(active_dims=[0]), first + RBF(), first + second + Matern32()):
+        with pytest.raises(ConfigError, match="or a sum of one kernel for each input"):
+            additive_kernel(others, 2)
+
+
+def test_per_input_on_additive_grids_is_the_exact_process():
+    """Which ``kernel='rbf per input'`` asks for."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 2, generator=generator, dtype=torch.float64)
+    y = x.sin().sum(1) + 0.1 * torch.randn(60, generator=generator, dtype=torch.float64)
+    kernel = RBF(1, 1.2, active_dims=[0]) + RBF(1, 0.9, active_dims=[1])
+    parts = {"mean": Zero(), "likelihood": Gaussian(0.05)}
+    model = SKI(kernel=kernel, num_inputs=2, grid_size=200, additive=True, **parts).double()
+    model.initialise(x, y, generator=generator)
+    exact = ExactGP(kernel=kernel, **parts).double()
+    with torch.no_grad():
+        found = SKIEvidence().evidence(model, x, y).value
+        wanted = ExactMLL().evidence(exact, x, y).value
+    assert found.item() == pytest.approx(wanted.item(), abs=0.05)
 
 
 def test_unsupported_options_are_refused():
