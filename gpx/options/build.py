@@ -124,11 +124,13 @@ def target_of(node: DictConfig, group: str) -> Any:
     """The class that ``node`` names; None if there is no such class.
 
     Raises:
-        ConfigError: no ``_target_``, or its module cannot be imported.
+        ConfigError: no ``_target_``, none that is a name, or its module cannot be imported.
     """
     target = OmegaConf.select(node, "_target_", default=None)
     if target is None:
         raise ConfigError(f"{group} has no _target_: name its class in {group}._target_")
+    if not isinstance(target, str):
+        raise ConfigError(f"{group}._target_={target}: expected the name of a class")
     given = class_of_given(node)
     if given is not None:
         return given

@@ -114,6 +114,14 @@ def test_a_class_out_of_place_is_refused(group, target, wanted, tmp_path):
         run(composed(options), RunFolder(tmp_path / "run"))
 
 
+@pytest.mark.parametrize("target", ["3", "[1]"])
+def test_a_class_that_is_no_name_is_refused(target, tmp_path):
+    options = ["data=toy1d", "approx=exact", f"kernel._target_={target}"]
+    words = f"kernel._target_={target}: expected the name of a class"
+    with pytest.raises(ConfigError, match=f"^{re.escape(words)}$"):
+        run(composed(options), RunFolder(tmp_path / "run"))
+
+
 def test_inputs_that_do_not_fit_are_said_before_anything_is_written(tmp_path):
     folder = RunFolder(tmp_path / "run")
     with pytest.raises(ShapeError, match="RandomNetwork is made for 3 inputs"):
