@@ -154,7 +154,7 @@ def propagate_many(
     problems = list(range(len(mean)))
     damping, before = [1.0] * len(mean), [math.inf] * len(mean)
     sites = mean.new_zeros(2, *mean.shape)
-    prior = kernel.diagonal(dim1=-2, dim2=-1)
+    prior = _not_zero(kernel.diagonal(dim1=-2, dim2=-1))
     weights, cavities = sites[1], Cavities(sites[1], prior, sites[1], prior)
     for sweep in range(max_sweeps):
         if sweep > 0:
@@ -200,10 +200,8 @@ def _matched(cavities: Cavities, tilted: Tilted) -> Tensor:
 def _cavities(kernel: Tensor, matrix: ScalarSites, sites: Tensor) -> tuple[Tensor, Cavities]:
     """a (..., n), and the cavities."""
     prior = kernel.diagonal(dim1=-2, dim2=-1)
-    # kernels such as Linear are zero at the origin, and precisions must stay finite
-    smallest = torch.finfo(kernel.dtype).tiny ** 0.5
-    variance = (prior - matrix.variance_reduction(kernel)).clamp_min(smallest)
-    prior = prior.clamp_min(smallest)
+    variance = _not_zero(prior - matrix.variance_reduction(kernel))
+    prior = _not_zero(prior)
     # v - R K v of precise sites, as those of large counts, would be a small difference of large
     # numbers: R W^-1 v is the same
     precise = sites[0] * prior > 1.0
@@ -215,6 +213,11 @@ def _cavities(kernel: Tensor, matrix: ScalarSites, sites: Tensor) -> tuple[Tenso
     cavity_variance = 1.0 / precision
     cavity_mean = cavity_variance * (mean / variance - sites[1])
     return weights, Cavities(mean, variance, cavity_mean, cavity_variance)
+
+
+def _not_zero(variance: Tensor) -> Tensor:
+    """Kernels such as Linear are zero at the origin, and precisions must stay finite."""
+    return variance.clamp_min(torch.finfo(variance.dtype).tiny ** 0.5)
 
 
 def _times(kernel: Tensor, vector: Tensor) -> Tensor:

@@ -325,3 +325,13 @@ def test_points_of_zero_prior_variance_have_the_evidence_of_a_coin():
 
     want = evidence(x[rest], y[rest]) - math.log(2.0)
     torch.testing.assert_close(evidence(x, y), want, rtol=1e-7, atol=1e-7)
+
+
+def test_chains_take_points_of_zero_prior_variance():
+    x = torch.arange(-5.0, 6.0, dtype=torch.float64)
+    y = torch.where(x > 0.5, 1.0, -1.0).double()
+    kernel, limits = x[:, None] * x, {"tolerance": 1e-6, "max_sweeps": 200}
+    found = propagate_many(kernel[None], torch.zeros_like(x)[None], PROBIT, y, **limits)
+    assert found.converged == [True]
+    alone = propagate(kernel, torch.zeros_like(x), PROBIT, y, **limits)
+    torch.testing.assert_close(found.weights[0], alone.weights, rtol=1e-6, atol=1e-6)
