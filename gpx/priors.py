@@ -9,11 +9,12 @@ do not include the prior.
 from __future__ import annotations
 
 import copy
+import inspect
 import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import ClassVar, NamedTuple, TypeGuard
+from typing import Any, ClassVar, NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +26,19 @@ from gpx.errors import ConfigError, ShapeError
 from gpx.tensor_checks import check_at_least, is_number
 
 
-class Prior(ABC):
+class _Attributes:
+    """An object whose arguments are attributes of the same names."""
+
+    def construction(self) -> dict[str, Any] | None:
+        """Every argument of the constructor by name, for the config in a run folder.
+
+        None if one of them is no attribute of the same name.
+        """
+        names, own = inspect.signature(type(self)).parameters, vars(self)
+        return {name: own[name] for name in names} if own.keys() >= names.keys() else None
+
+
+class Prior(_Attributes, ABC):
     """The density of a hyperparameter; subclasses define ``log_prob``."""
 
     @abstractmethod
@@ -165,7 +178,7 @@ def _constant_transform(transform: Transform, device: torch.device) -> Transform
     return held
 
 
-class Priors:
+class Priors(_Attributes):
     """Priors of a model's hyperparameters, by name.
 
     Args:
@@ -205,6 +218,15 @@ class Priors:
                     "LogNormal(median=1.0, factor=3.0), or a distribution of torch of one variable "
                     "over all numbers or all positive ones"
                 )
+
+    def construction(self) -> dict[str, Any] | None:
+        """As in ``Prior``, with distributions of torch as they were given."""
+        given = super().construction()
+        if given is not None and "parameters" in given:
+            priors = self.parameters.items()
+            laws = {n: prior.law if isinstance(prior, _OfTorch) else prior for n, prior in priors}
+            return {**given, "parameters": laws}
+        return given
 
     def require(self, model: nn.Module, trained: Iterable[Tensor]) -> None:
         """Raise ConfigError for a name that no trained hyperparameter of ``model`` has.

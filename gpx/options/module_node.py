@@ -30,6 +30,7 @@ from gpx.methods.base.objective import Objective
 from gpx.methods.base.optimizer import Optimizer
 from gpx.options.build import first_line
 from gpx.options.composition import COMPOSING
+from gpx.priors import Prior, Priors
 
 PARTS: dict[str, type] = {
     "kernel": Kernel,
@@ -39,6 +40,7 @@ PARTS: dict[str, type] = {
     "objective": Objective,
     "optimizer": Optimizer,
     "backbone": nn.Module,
+    "prior": Priors,
 }
 """Parts that may be given as objects, and their base classes."""
 PACKAGES = {"selector": "approx.selector"}
@@ -48,11 +50,13 @@ EXAMPLES = {
     "selector": "inducing.KMeans()",
     "objective": "objectives.LeaveOneOut()",
     "optimizer": "training.LBFGSB()",
+    "prior": "priors.Priors({'lengthscale': gpx.priors.LogNormal(1.0, 3.0)})",
 }
 OPTIONS = {"backbone": "approx.backbone"}
 """Parts that are an option rather than a config group."""
 
 UNKNOWN = "what its constructor was given is not known; derive from a class of gpx"
+HIDDEN = "an argument of its constructor is no attribute of the same name"
 GIVEN = "given"
 """Name of the node as a choice of its group."""
 
@@ -84,8 +88,8 @@ def node_of(module: object, part: str, kept: bool = True) -> dict[str, Any]:
     """The config node of a module or other part: ``_target_`` and every argument of its class.
 
     The values are those of the constructor, or the current ones if they were assigned since; a
-    selector's come from ``Selector.construction``. That a parameter is fixed is not part of the
-    node: see ``fixed_in``.
+    selector's and those of priors come from their ``construction``. That a parameter is fixed is
+    not part of the node: see ``fixed_in``.
 
     Args:
         module: of the class of the part; modules among its arguments become nodes.
@@ -112,9 +116,8 @@ def node_of(module: object, part: str, kept: bool = True) -> dict[str, Any]:
             f"is read as the option {part}="
         )
     reader = _Reader(part, kept)
-    if isinstance(module, Selector):
-        unknown = "an argument of its constructor is no attribute of the same name"
-        return reader.arguments(module, module.construction(), unknown)
+    if isinstance(module, (Selector, Priors)):
+        return reader.arguments(module, module.construction(), HIDDEN)
     if isinstance(module, Optimizer):
         return reader.arguments(module, module.construction(), _why_unknown(type(module)))
     assert isinstance(module, nn.Module)
@@ -193,6 +196,8 @@ class _Reader:
             return {k: self._value(module, f"{name}.{k}", v, place) for k, v in value.items()}
         if isinstance(value, nn.Module):
             return self.node(value, f"{place}.{name}")
+        if isinstance(value, Prior):
+            return self.arguments(value, value.construction(), HIDDEN)
         shown = value if isinstance(value, Unrecorded) else f"a {type(value).__name__}"
         raise self._not_recorded(
             module, f"its {name} is {shown}; a config holds only numbers, texts, lists and modules"

@@ -33,6 +33,7 @@ from gpx.options.build import fixed_parameters
 from gpx.options.composition import composed
 from gpx.options.given_objects import given_objects
 from gpx.options.module_node import OPTIONS, PARTS, chosen_modules, fixed_in, node_of
+from gpx.priors import Priors
 from gpx.runs.data import likelihood_task
 from gpx.runs.folder import RunFolder
 from gpx.runs.given_data import GivenData, given_data
@@ -137,6 +138,7 @@ def fit(
     objective: Objective | str | None = None,
     optimizer: Optimizer | str | None = None,
     backbone: nn.Module | str | None = None,
+    prior: Priors | str | None = None,
     folder: str | Path | None = None,
     quiet: bool = False,
     keep: bool = True,
@@ -195,6 +197,10 @@ def fit(
         backbone: of ``approx=dkl``, ``svdkl`` and others with a network: a module (with
             ``keep=False``, as a config holds no weights), or a text as in ``approx.backbone=``. A
             class is named in a text: ``"approx.backbone={_target_: package.Net}"``.
+        prior: of hyperparameters, as ``gpx.priors.Priors({"lengthscale": Gamma(3.0, 6.0)})`` in
+            units of the standardised inputs and target, or a text as in ``prior=``. A run folder
+            can record priors of ``gpx.priors`` and of one's own that keep their arguments as
+            attributes; distributions of torch are taken with ``keep=False``.
         folder: run folder, new or empty; None: a new one in ``outputs``.
         quiet: print nothing (``trainer.quiet=true``); warnings are still issued by Python.
         keep: False: leave no run folder behind, so that nothing is drawn (``trainer.figures`` and
@@ -253,6 +259,7 @@ def fit(
         "objective": objective,
         "optimizer": optimizer,
         "backbone": backbone,
+        "prior": prior,
     }
     parts = {name: part for name, part in every.items() if part is not None}
     with ExitStack() as stack:

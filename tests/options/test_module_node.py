@@ -19,6 +19,7 @@ from gpx.kernels.over_axes import MultiOutput
 from gpx.options.build import build
 from gpx.options.composition import composed
 from gpx.options.module_node import chosen_modules, fixed_in, node_of
+from gpx.priors import DimensionScaled, Gamma, LogNormal, Normal, Prior, Priors
 
 X = torch.rand(7, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
@@ -139,6 +140,38 @@ def test_given_points_are_built_again_to_the_last_digit():
     points = torch.randn(5, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     assert torch.equal(rebuilt(Given(points), "selector").points, points)
     assert torch.equal(rebuilt(Given(points[:1]), "selector").points, points[:1])
+
+
+class Flat(Prior):
+    """A prior of one's own; it keeps its argument under another name."""
+
+    def __init__(self, level):
+        self.height = level
+
+    def log_prob(self, value):
+        return torch.full_like(value, self.height)
+
+
+@pytest.mark.parametrize(
+    "priors",
+    [
+        Priors({"lengthscale": LogNormal(2.0, 3.0), "kernel.kernels.0.outputscale": Gamma(2, 1)}),
+        Priors({"mean.constant": Normal(0.5, 1.0)}),
+        DimensionScaled(7),
+    ],
+)
+def test_priors_are_built_again(priors):
+    again = rebuilt(priors, "prior")
+    assert type(again) is type(priors)
+    assert again.parameters.keys() == priors.parameters.keys()
+    for name, prior in priors.parameters.items():
+        assert type(again.parameters[name]) is type(prior)
+        assert vars(again.parameters[name]) == vars(prior)
+
+
+def test_a_prior_that_hides_its_argument_is_refused():
+    with pytest.raises(ConfigError, match=r"prior: Flat cannot be recorded .*no attribute"):
+        node_of(Priors({"lengthscale": Flat(0.0)}), "prior")
 
 
 def test_a_selector_that_hides_its_arguments_is_refused():

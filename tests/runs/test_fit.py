@@ -27,6 +27,7 @@ from gpx.likelihoods import Bernoulli, GaussHermite, Gaussian, Likelihood
 from gpx.means import Constant
 from gpx.means import Linear as LinearMean
 from gpx.objectives import SVGPELBO, Evidence, ExactMLL, LeaveOneOut
+from gpx.priors import LogNormal, Priors
 from gpx.runs import resume
 from gpx.runs.folder import RunFolder
 from gpx.runs.given_data import given_data
@@ -1111,6 +1112,34 @@ def test_what_the_model_knows_is_asked_of_the_result_too(arrays):
     assert "likelihood.noise_variance" in fitted.hyperparameters
     np.testing.assert_array_equal(fitted.covariance(x), fitted.model.covariance(x))
     np.testing.assert_array_equal(fitted.leave_one_out().mean, fitted.model.leave_one_out().mean)
+
+
+def test_priors_may_be_objects(arrays, tmp_path):
+    x, y = arrays
+    priors = Priors({"kernel.lengthscale": LogNormal(0.05, 1.01), "noise_variance": None})
+    fitted = gpx.fit(x, y, *QUICK, prior=priors, quiet=True, folder=tmp_path / "run")
+    text = gpx.fit(x, y, *QUICK, quiet=True, keep=False)
+    name = "kernel.lengthscale"
+    assert (fitted.hyperparameters[name] < 0.1).all()
+    assert (text.hyperparameters[name] > 0.1).all()
+    np.testing.assert_array_equal(gpx.load(fitted.folder).predict(x).mean, fitted.predict(x).mean)
+    node = OmegaConf.load(tmp_path / "run" / "config.yaml").prior
+    assert node.parameters[name] == {
+        "_target_": "gpx.priors.LogNormal",
+        "median": 0.05,
+        "factor": 1.01,
+    }
+
+
+def test_priors_of_torch_are_taken_where_nothing_is_recorded(arrays):
+    law = torch.distributions.LogNormal(-3.0, 0.01)
+    priors = Priors({"lengthscale": law})
+    fitted = gpx.fit(*arrays, *QUICK, prior=priors, quiet=True, keep=False)
+    assert (fitted.hyperparameters["kernel.lengthscale"] < 0.1).all()
+    with pytest.raises(ConfigError, match=r"parameters.lengthscale is a LogNormal.*keep=False"):
+        gpx.fit(*arrays, *QUICK, prior=priors, quiet=True)
+    with pytest.raises(ConfigError, match=r"prior=LogNormal is not a prior of gpx, such as"):
+        gpx.fit(*arrays, *QUICK, prior=law, quiet=True)
 
 
 def test_a_warning_of_constant_columns_names_no_file_that_the_caller_did_not_give(arrays, caplog):
