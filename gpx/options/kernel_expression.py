@@ -157,6 +157,14 @@ class _Reader:
             raise self._unreadable(
                 "a difference of kernels is not a kernel, as its variance may be negative"
             )
+        if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Pow):
+            left = ast.unparse(tree.left)
+            base = f"({left})" if isinstance(tree.left, ast.BinOp) else left
+            raise self._unreadable(
+                "the factors of a power share their parameters, which no config holds: write "
+                f"{base}*{base}, whose factors have parameters of their own, or in Python "
+                "gpx.fit(kernel=RBF() ** 2, keep=False)"
+            )
         if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name):
             return self._kernel_with_options(tree, tree.func.id)
         if isinstance(tree, ast.Subscript) and ast.unparse(tree.slice) == PER_INPUT:
