@@ -203,11 +203,11 @@ def _cavities(kernel: Tensor, matrix: ScalarSites, sites: Tensor) -> tuple[Tenso
     variance = _not_zero(prior - matrix.variance_reduction(kernel))
     prior = _not_zero(prior)
     # v - R K v of precise sites, as those of large counts, would be a small difference of large
-    # numbers: R W^-1 v is the same
-    precise = sites[0] * prior > 1.0
-    means = torch.where(precise, sites[1] / sites[0], 0.0)
-    others = torch.where(precise, 0.0, sites[1])
-    weights = others + matrix.solve(means - _times(kernel, others))
+    # numbers: all but a share 1 / (1 + w k) of v goes as R W^-1 v
+    others = sites[1] / (1.0 + sites[0] * prior)
+    weights = others - matrix.solve(
+        torch.addcmul(_times(kernel, others), prior, others, value=-1.0)
+    )
     mean = _times(kernel, weights)
     precision = torch.maximum(1.0 / variance - sites[0], 1.0 / prior)
     cavity_variance = 1.0 / precision
