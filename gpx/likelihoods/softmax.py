@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -73,6 +73,12 @@ class Softmax(Likelihood):
         self.num_steps = num_steps
         self.quadrature = GaussHermite(num_nodes)
         self.wide_quadrature = GaussLogExponential(num_nodes)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if "wide_quadrature" not in self._modules:  # of earlier versions
+            nodes = self.quadrature.nodes
+            self.wide_quadrature = GaussLogExponential(len(nodes)).to(nodes.device)
 
     def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
         """f_y - log sum_c exp(f_c): f (..., n, p) -> (..., n)."""

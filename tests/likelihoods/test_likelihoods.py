@@ -374,6 +374,17 @@ def test_softmax_gradients():
     )
 
 
+def test_a_softmax_pickled_without_the_wide_rule_is_read():
+    softmax = Softmax(3)
+    mean = torch.zeros(2, 3, dtype=torch.float64)
+    state = dict(vars(softmax))
+    state["_modules"] = {"quadrature": softmax.quadrature}  # of earlier versions
+    earlier = Softmax.__new__(Softmax)
+    earlier.__setstate__(state)
+    expected = softmax.expected_logsumexp(mean, mean + 9.0)
+    assert torch.equal(earlier.expected_logsumexp(mean, mean + 9.0), expected)
+
+
 def test_softmax_float32():
     y, mean, variance = _softmax_problem()
     exact = Softmax(4).expected_log_prob(y, mean, variance)
