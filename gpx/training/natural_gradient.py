@@ -104,19 +104,33 @@ def owners_with_steps(
         parameters: all that are to be trained.
 
     Returns:
-        None if a parameter is of no distribution, of a family without natural steps, or of one of
-        which another parameter is not among them.
+        None if a parameter is of no distribution, of a family without natural steps of its own, or
+        of one of which another parameter is not among them.
     """
     mine = {id(p) for p in parameters}
     owners = [
         module
         for module in ([] if model is None else model.modules())
         if isinstance(module, WhitenedGaussian)
-        and type(module).natural_step is not WhitenedGaussian.natural_step
+        and _has_natural_step(type(module))
         and all(id(p) in mine for p in module.parameters())
     ]
     found = {id(p) for module in owners for p in module.parameters()}
     return None if mine - found else owners
+
+
+def _has_natural_step(family: type[WhitenedGaussian]) -> bool:
+    """Whether a family has natural steps, which its base class did not make for other parameters.
+
+    A step that is inherited is that of the inherited parameters and of their ``root``.
+    """
+    if family.natural_step is WhitenedGaussian.natural_step:
+        return False
+    step, start, root = (
+        next(depth for depth, owner in enumerate(family.__mro__) if name in vars(owner))
+        for name in ("natural_step", "_start", "root")
+    )
+    return step <= min(start, root)
 
 
 def _natural_steps(

@@ -229,6 +229,29 @@ def test_a_family_without_a_natural_step_is_trained_by_otherwise():
     assert algorithm_for(model_of(Gaussian(0.1), MeanField()))[1] is NaturalGradient
 
 
+class OneScale(MeanField):
+    def _start(self):
+        self.log_scale = nn.Parameter(self.mean.new_zeros(len(self.mean), 1))
+
+    def root(self):
+        return self.log_scale.exp().expand_as(self.mean)
+
+    @torch.no_grad()
+    def assign(self, mean, factor):
+        self.mean.copy_(mean)
+        self.log_scale.copy_(factor.diagonal(dim1=-2, dim2=-1).log().mean(-1, keepdim=True))
+
+
+class OneScaleWithSteps(OneScale):
+    def natural_step(self, rate, longest=math.inf, gradients=None):
+        pass
+
+
+def test_a_step_inherited_from_a_family_of_other_parameters_is_none():
+    assert algorithm_for(model_of(Gaussian(0.1), OneScale()))[1] is torch.optim.SGD
+    assert algorithm_for(model_of(Gaussian(0.1), OneScaleWithSteps()))[1] is NaturalGradient
+
+
 def test_a_family_of_which_a_part_is_fixed_is_trained_by_otherwise():
     model = model_of(Gaussian(0.1))
     next(q for q in model.modules() if isinstance(q, WhitenedGaussian)).mean.requires_grad_(False)

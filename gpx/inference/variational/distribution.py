@@ -95,6 +95,9 @@ class WhitenedGaussian(nn.Module, ABC):
         P^{-1} dloss/dm with the new P. Where that P is not positive definite (the likelihood is not
         log-concave) rate^2 / 2 times the step's square is added, which makes it so.
 
+        A subclass with a ``_start`` or ``root`` of its own needs a step of its own: the inherited
+        one is for the parameters of its base class, and training does not take it.
+
         Args:
             rate: step size. For minus the bound as loss at most one, which with Gaussian noise and
                 all data reaches the optimum in one step.
