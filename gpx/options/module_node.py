@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import hydra.utils
+import numpy as np
 import torch
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
@@ -179,11 +180,15 @@ class _Reader:
             "_target_": _public_name(type(made)),
             **{n: self._value(made, n, v, self.part) for n, v in given.items()},
         }
-        self._built(made, node, self.part)
+        built = self._built(made, node, self.part)
+        if isinstance(made, Priors) and not _same_priors(made, built):
+            raise self._not_recorded(made, "its priors have been changed since it was made")
         return node
 
     def _value(self, module: object, name: str, value: Any, place: str) -> Any:
         """An argument as a value that a config can hold."""
+        if isinstance(value, (np.generic, np.ndarray)):
+            value = value.tolist()  # a config takes no numbers of NumPy
         if isinstance(value, PLAIN):
             return value
         if isinstance(value, Tensor):
@@ -266,6 +271,19 @@ def _plain(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
         return all(_plain(entry) for entry in value)
     return isinstance(value, PLAIN)
+
+
+def _same_priors(first: Priors, second: Priors) -> bool:
+    """Whether both have the same priors, as far as their plain arguments say."""
+
+    def described(priors: Priors) -> dict[str, Any]:
+        given = {name: (type(p), p.construction() or {}) for name, p in priors.parameters.items()}
+        return {
+            name: (kind, {n: v for n, v in arguments.items() if _plain(v)})
+            for name, (kind, arguments) in given.items()
+        }
+
+    return described(first) == described(second)
 
 
 def _differences(module: nn.Module, built: nn.Module) -> Iterator[str]:

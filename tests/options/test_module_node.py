@@ -5,6 +5,7 @@ import inspect
 import re
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
@@ -167,6 +168,18 @@ def test_priors_are_built_again(priors):
     for name, prior in priors.parameters.items():
         assert type(again.parameters[name]) is type(prior)
         assert vars(again.parameters[name]) == vars(prior)
+
+
+def test_numbers_of_numpy_in_priors_are_recorded_as_numbers():
+    again = rebuilt(Priors({"lengthscale": Gamma(np.float64(3.0), np.float64(6.0))}), "prior")
+    assert vars(again.parameters["lengthscale"]) == {"shape": 3.0, "rate": 6.0}
+
+
+def test_priors_changed_beside_the_arguments_of_their_class_are_refused():
+    priors = DimensionScaled(2)
+    priors.parameters["noise_variance"] = Gamma(2.0, 0.1)
+    with pytest.raises(ConfigError, match=r"prior: DimensionScaled cannot be .*been changed"):
+        node_of(priors, "prior")
 
 
 def test_a_prior_that_hides_its_argument_is_refused():
