@@ -193,7 +193,7 @@ RUNS = {
     "sgpr rls": f"{ARM} approx=sgpr approx.num_inducing=20 selector=rls",
     "sgpr adaptive rls": f"{ARM} approx=sgpr approx.num_inducing=20 selector=rls_adaptive",
     "cglb exact variance": f"{ARM} approx=cglb approx.num_inducing=20 approx.variance=exact",
-    "svgp natural": f"{ARM} approx=svgp approx.num_inducing=20 optimizer=svgp_natural",
+    "svgp by Adam": f"{ARM} approx=svgp approx.num_inducing=20 optimizer=svgp",
     "svgp mean field": (
         f"{ARM} approx=svgp approx.num_inducing=20 family=mean_field strategy=unwhitened "
         "approx.refit=false"
