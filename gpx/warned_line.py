@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 
 import torch
 
-INNER = tuple(f"{Path(file).parent}{os.sep}" for file in (__file__, torch.__file__))
-"""Folders of gpx, and of torch, whose decorators lie between functions of gpx."""
+INNER = tuple(f"{os.path.dirname(file)}{os.sep}" for file in (__file__, torch.__file__))
+"""Folders of gpx, and of torch, whose decorators lie between functions of gpx, spelled as in
+the names of files of code: ``pathlib`` would remove a dot of ``sys.path``."""
 
 
 def users_line() -> int:
