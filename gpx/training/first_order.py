@@ -91,7 +91,7 @@ class FirstOrder(Optimizer):
         self.limits: dict[str, list[tuple[nn.Parameter, float]]] = {}
         self.upper_limits: dict[str, list[tuple[nn.Parameter, float]]] = {}
         self.factors: dict[str, float] = {}
-        self.replaced: dict[str, str] = {}
+        self.replaced: dict[str, dict[str, Any]] = {}
         self.max_steps = 1
 
     def require_fit(
@@ -111,10 +111,11 @@ class FirstOrder(Optimizer):
         num_data = objective.num_data(session.x)
         self.bind(session.model.parameter_groups(), session.limit, session.model, num_data)
         self.factors = session.model.rate_factors()
-        for role, algorithm in self.replaced.items():
+        for role in self.replaced:
             session.say(
                 f"{role} parameters have no natural gradient steps: they are trained by "
-                f"algorithm={algorithm} (optimizer.groups.{role}.otherwise)"
+                f"algorithm={self.settings[role].get('algorithm', 'adam')} "
+                f"(optimizer.groups.{role}.otherwise)"
             )
         if session.resumed:
             self.load_state_dict(session.pending)
@@ -256,6 +257,8 @@ class FirstOrder(Optimizer):
                 is frozen at the start.
         """
         self.max_steps = max_steps
+        self.settings.update(self.replaced)  # for a model that was bound before
+        self.replaced = {}
         for role in self.settings:
             if role not in groups and role not in ROLES:
                 near = difflib.get_close_matches(role, groups, n=1)
@@ -324,8 +327,8 @@ class FirstOrder(Optimizer):
         if instead is None or setting.get("algorithm") != "natural":
             return
         if owners_with_steps(model, parameters) is None:
+            self.replaced[role] = setting
             self.settings[role] = instead
-            self.replaced[role] = instead.get("algorithm", "adam")
 
     def learning_rate(self, role: str, step: int) -> float:
         """Rate of ``role`` at ``step``; zero while frozen."""

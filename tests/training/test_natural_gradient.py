@@ -229,6 +229,16 @@ def test_a_family_without_a_natural_step_is_trained_by_otherwise():
     assert algorithm_for(model_of(Gaussian(0.1), MeanField()))[1] is NaturalGradient
 
 
+def test_otherwise_is_for_the_model_that_needs_it_alone():
+    optimizer, kind = algorithm_for(model_of(Gaussian(0.1), OwnFamily()))
+    assert kind is torch.optim.SGD
+    model = model_of(Gaussian(0.1))
+    optimizer.bind(model.parameter_groups(), 10, model, 40)
+    assert type(optimizer.optimisers["variational"]) is NaturalGradient
+    assert optimizer.learning_rates(0)["variational"] == 0.1
+    assert not optimizer.replaced
+
+
 class OneScale(MeanField):
     def _start(self):
         self.log_scale = nn.Parameter(self.mean.new_zeros(len(self.mean), 1))
