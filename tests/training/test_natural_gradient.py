@@ -353,6 +353,22 @@ def test_a_replayed_step_without_a_positive_precision_is_made_again_as_it_is():
     assert optimiser._replayed.replays == 3  # all but the one that failed
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_failed_step_leaves_every_bit_of_q(dtype):
+    q = FullCholesky()
+    q.start(20, 2)
+    q.to(dtype)
+    generator = torch.Generator().manual_seed(0)
+    for parameter in q.parameters():
+        parameter.data.copy_(torch.randn(parameter.shape, generator=generator))
+    before = [p.detach().clone() for p in q.parameters()]
+    with checks_deferred() as noted:
+        q.natural_step(1.0, MAX_STEP, [torch.zeros_like(q.mean), -40.0 * torch.ones(2, 20, 20)])
+    assert [bool(note) for note in noted] == [True]
+    for parameter, kept in zip(q.parameters(), before, strict=True):
+        assert torch.equal(parameter, kept)
+
+
 @pytest.mark.parametrize("family", [FullCholesky, MeanField])
 @pytest.mark.parametrize("curvature", [1.0, -40.0])
 def test_a_step_under_recording_neither_waits_nor_copies_from_the_host(family, curvature):

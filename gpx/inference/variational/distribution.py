@@ -177,7 +177,7 @@ class FullCholesky(WhitenedGaussian):
         of_mean, of_raw = _gradients((self.mean, self.raw_factor), gradients)
         factor = self.raw_factor.double().tril()  # as ``root``, with fewer launches
         factor.diagonal(dim1=-2, dim2=-1).exp_()
-        before, of_factor = factor, of_raw.tril()
+        of_factor = of_raw.tril()
         diagonal = of_factor.diagonal(dim1=-2, dim2=-1)
         diagonal.div_(factor.diagonal(dim1=-2, dim2=-1))  # the parameter is its logarithm
         # in the basis of S: S^T P S = I, and 2 S^T (dloss / d S S^T) S is symmetric with the lower
@@ -186,11 +186,12 @@ class FullCholesky(WhitenedGaussian):
         factor = torch.linalg.solve_triangular(root.mT, factor, upper=False, left=False)
         step = factor @ (factor.mT @ of_mean.unsqueeze(-1))
         mean = self.mean - _shortened(rate * step.squeeze(-1), longest)
+        factor.diagonal(dim1=-2, dim2=-1).log_()
         if failed is not None:
-            mean, factor = torch.where(failed, self.mean, mean), torch.where(failed, before, factor)
+            mean = torch.where(failed, self.mean, mean)
+            factor = torch.where(failed, self.raw_factor, factor)
         self.mean.copy_(mean)
         self.raw_factor.copy_(factor)
-        self.raw_factor.diagonal(dim1=-2, dim2=-1).log_()
 
 
 class MeanField(WhitenedGaussian):
