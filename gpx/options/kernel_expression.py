@@ -34,6 +34,8 @@ AMPLITUDES = ("outputscale", "slope_variance", "variance", "weight")
 """Options that scale a kernel."""
 SWEEPS = ("choice", "glob", "range", "interval", "shuffle", "sort", "tag")
 """Functions of Hydra for sweeps."""
+MAX_WRITTEN = 6
+"""Most factors of a power that a message writes out; of larger ones it shows two."""
 PER_INPUT = "per_input"
 """Option of the config of a sum whose only term stands for one term of each input."""
 COUNTS = ("ard_num_dims", "num_inputs")
@@ -160,10 +162,12 @@ class _Reader:
         if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Pow):
             left = ast.unparse(tree.left)
             base = f"({left})" if isinstance(tree.left, ast.BinOp) else left
+            power = tree.right.value if isinstance(tree.right, ast.Constant) else None
+            count = power if isinstance(power, int) and 2 <= power <= MAX_WRITTEN else 2
             raise self._unreadable(
                 "the factors of a power share their parameters, which no config holds: write "
-                f"{base}*{base}, whose factors have parameters of their own, or in Python "
-                "gpx.fit(kernel=RBF() ** 2, keep=False)"
+                f"{'*'.join([base] * count)}, whose factors have parameters of their own, or in "
+                f"Python gpx.fit(kernel=RBF() ** {count}, keep=False)"
             )
         if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name):
             return self._kernel_with_options(tree, tree.func.id)
