@@ -48,7 +48,8 @@ def test_the_published_optimiser_has_the_same_thresholds(script):
 def test_svgp_beside_the_tables_is_one_command_and_one_cell(script):
     regression = script("qsgp/regression")
     options = regression.command("svgp", "kin40k", quick=False, paper=False)
-    assert options == ["approx=svgp", "kernel=rbf", "data=kin40k", "trainer.device=cpu"]
+    first = ["approx=svgp", "optimizer=svgp", "kernel=rbf"]
+    assert options == [*first, "data=kin40k", "trainer.device=cpu"]
     assert regression.pair(None) == "-"
     assert regression.pair(run(0.18, -0.15)["metrics"]) == "0.180 / -0.150"
     assert regression.whole({"data": "kin40k", "training_rows": 36_000})

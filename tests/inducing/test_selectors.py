@@ -28,7 +28,7 @@ from gpx.inducing import (
 from gpx.kernels import RBF, Matern32
 from gpx.likelihoods import Gaussian
 from gpx.means import Constant
-from gpx.models import DKL, SGPR, SVGP, SWSGP, EffectivePrior
+from gpx.models import SGPR, SVGP, SWSGP, EffectivePrior
 
 ALL = [
     GreedyConditionalVariance,
@@ -360,15 +360,15 @@ def test_blocks_are_as_large_as_the_number_of_given_points():
     assert made.settle(x)["num_blocks"] == (10, "about 7 rows each")
 
 
-@pytest.mark.parametrize("model", [partial(SWSGP, num_neighbours=4), partial(DKL, num_features=2)])
-def test_a_model_with_its_own_number_says_how_to_make_it_for_given_points(model):
+def test_a_model_with_its_own_number_says_how_to_make_it_for_given_points():
     x = data(40)
-    made = model(
+    made = SWSGP(
         kernel=RBF(2),
         mean=Constant(),
         likelihood=Gaussian(0.01),
         num_inputs=2,
         num_inducing=20,
+        num_neighbours=4,
         selector=Given(torch.rand(7, 2)),
     ).double()
     with pytest.raises(ShapeError, match=r"has 20 inducing.*\(7, 2\); .* with num_inducing=7"):

@@ -404,12 +404,12 @@ def test_a_run_of_several_outputs_on_cuda_is_that_on_the_cpu(train, tmp_path):
         "approx=svgp",
         *SHORT["svgp"],
     ]
-    options += ["likelihood=gaussian_outputs", "trainer.baselines=true"]
+    options += ["likelihood=gaussian_outputs", "trainer.baselines=true", "trainer.dtype=float64"]
     expected, _ = train(*options, "trainer.device=cpu", folder="cpu")
     with claimed_cuda():
         found, folder = train(*options, "trainer.device=cuda", folder="cuda")
     for name in ("test.rmse_original.y1", "test.mnlp_original.y2", "baseline.linear.rmse.y2"):
-        assert found[name] == pytest.approx(expected[name], rel=1e-3)
+        assert found[name] == pytest.approx(expected[name], rel=1e-8)
     assert load(folder.path).predict(x[:3]).mean.shape == (3, 2)
 
 
