@@ -93,12 +93,23 @@ class Regression(gpytorch.models.ExactGP):
 
 
 class Sparse(gpytorch.models.ApproximateGP):
-    """Whitened SVGP with learned inducing points and zero mean; q(u) starts at the prior."""
+    """Whitened SVGP with learned inducing points and zero mean; q(u) starts at the prior.
+
+    ``natural``: q(u) by its natural parameters, for ``training_step``.
+    """
 
     def __init__(
-        self, inducing: Tensor, kernel: Kernel, noise: float, *, large_batch: bool = False
+        self,
+        inducing: Tensor,
+        kernel: Kernel,
+        noise: float,
+        *,
+        large_batch: bool = False,
+        natural: bool = False,
     ) -> None:
-        distribution = gpytorch.variational.CholeskyVariationalDistribution(len(inducing))
+        kinds = gpytorch.variational
+        kind = kinds.NaturalVariationalDistribution if natural else None
+        distribution = (kind or kinds.CholeskyVariationalDistribution)(len(inducing))
         strategy = gpytorch.variational.VariationalStrategy
         if large_batch:
             strategy = gpytorch.variational.LargeBatchVariationalStrategy
@@ -126,6 +137,27 @@ class Sparse(gpytorch.models.ApproximateGP):
             return loss.detach()
 
         return step
+
+    def training_step(
+        self, x: Tensor, y: Tensor, num_data: int, rate: float, rate_of_rest: float
+    ) -> Step:
+        """``step``, then a natural gradient step of q(u), and Adam for all else."""
+        ours = [p for p in self.parameters() if id(p) not in set(map(id, self.variational()))]
+        natural = gpytorch.optim.NGD(self.variational(), num_data=num_data, lr=rate)
+        adam = torch.optim.Adam(ours, lr=rate_of_rest)
+        evaluate = self.step(x, y, num_data)
+
+        def step() -> Tensor:
+            loss = evaluate()
+            natural.step()
+            adam.step()
+            return loss
+
+        return step
+
+    def variational(self) -> list[torch.nn.Parameter]:
+        """Parameters of q(u)."""
+        return list(self.variational_parameters())
 
 
 @contextmanager
