@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.signal import lombscargle
 from torch import Tensor
 
 from gpx.constraints import MARGIN
@@ -205,6 +204,8 @@ def decomposed(x: Tensor, y: Tensor) -> Decomposition:
     if len(at) < 20 or span == 0.0:
         return Decomposition((), float(values.var()), short)
     values = values - np.polyval(np.polyfit(at, values, 3), at)
+    # imports scipy.stats, which takes a third of a second, for which other runs need not wait
+    from scipy.signal import lombscargle
 
     def highest(cycles: NDArray[np.float64]) -> float:
         power = lombscargle(at, values, 2.0 * math.pi * cycles / span)
