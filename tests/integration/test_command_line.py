@@ -336,6 +336,8 @@ def handled():
 
     numbers = (signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, fail) for number in numbers}
+    # tests that run in the background of a shell ignore it, and so would the run
+    before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     assert all(signal.getsignal(number) is fail for number in numbers)
     for number, handler in before.items():
