@@ -226,6 +226,9 @@ class Model(DataSized, ABC):
     start. It is used where the likelihood is one of classes or counts that has one
     (``gpx.training.SubsetInitialisation``)."""
 
+    _num_inputs: int | None = None
+    """``num_inputs`` of models without a basis that know it."""
+
     rounds_argument = ""
     """Name of the constructor argument that sets the number of further optimisations."""
 
@@ -239,7 +242,7 @@ class Model(DataSized, ABC):
     def num_inputs(self) -> int | None:
         """Input columns it expects; None: only the kernel checks them."""
         basis = getattr(self, "basis", None)
-        return basis.num_inputs if isinstance(basis, Basis) else None
+        return basis.num_inputs if isinstance(basis, Basis) else self._num_inputs
 
     @property
     def num_outputs(self) -> int:

@@ -31,7 +31,7 @@ from gpx.methods.base.model import Model
 from gpx.methods.sparse.effective_posterior import BlockPosterior, EffectivePosterior
 from gpx.methods.sparse.residual_noise import Structure, effective_sums
 from gpx.methods.sparse.unit_noise import scale_to_common_noise
-from gpx.tensor_checks import check_at_least, check_jitter, check_num_inputs, check_one_of
+from gpx.tensor_checks import check_at_least, check_jitter, check_one_of
 
 PriorName = Literal["sor", "dtc", "fitc", "fic", "pitc", "pic"]
 
@@ -113,7 +113,6 @@ class EffectivePrior(Model):
     kernel: Kernel
     mean: Mean
     likelihood: Gaussian
-    _num_inputs: int | None = None  # of pickles that do not hold it
     labels: Tensor
     _chosen: int | None = None  # the number of blocks if it was chosen for data, not given
 
@@ -206,11 +205,6 @@ class EffectivePrior(Model):
                 "row for each block"
             )
         self.regions.place(placed, torch.ones(num_inputs))
-
-    def check(self, x: Tensor) -> None:
-        """As in ``Model``; also that x has ``num_inputs`` columns."""
-        check_num_inputs(self._num_inputs, x)
-        super().check(x)
 
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
         """As in ``Model``: M, if more points were asked for than there are rows, and K.

@@ -30,7 +30,7 @@ from gpx.methods.sparse.certified_selection import (
 )
 from gpx.methods.sparse.sgpr_posterior import Certificate, SGPRPosterior
 from gpx.methods.sparse.unit_noise import scale_to_common_noise
-from gpx.tensor_checks import check_at_least, check_jitter, check_num_inputs, check_positive
+from gpx.tensor_checks import check_at_least, check_jitter, check_positive
 
 
 class SGPR(Model):
@@ -69,7 +69,6 @@ class SGPR(Model):
     kernel: Kernel
     mean: Mean
     likelihood: Gaussian
-    _num_inputs: int | None = None  # of pickles that do not hold it
 
     def __init__(
         self,
@@ -134,11 +133,6 @@ class SGPR(Model):
         self.inducing_points = nn.Parameter(
             torch.zeros(size, num_inputs), requires_grad=self.features.trainable
         )
-
-    def check(self, x: Tensor) -> None:
-        """As in ``Model``; also that x has ``num_inputs`` columns."""
-        check_num_inputs(self._num_inputs, x)
-        super().check(x)
 
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
         """As in ``Model``: M, if above the number of rows, or if ``Given`` sets it."""

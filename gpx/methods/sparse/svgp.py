@@ -45,7 +45,7 @@ from gpx.means.base import Mean
 from gpx.methods.base.model import Model, check_known_rows
 from gpx.methods.base.posterior import Marginals
 from gpx.methods.sparse.svgp_posterior import SVGPPosterior, latent_marginals
-from gpx.tensor_checks import check_at_least, check_jitter, check_num_inputs
+from gpx.tensor_checks import check_at_least, check_jitter
 
 START_ROWS = 5000
 """Random rows from which q(v) is made where the likelihood is not Gaussian, to start from."""
@@ -165,11 +165,6 @@ class SVGP(Model):
         """As in ``Model``: that of the likelihood."""
         return self.likelihood.num_outputs
 
-    def check(self, x: Tensor) -> None:
-        """As in ``Model``; also that x has ``num_inputs`` columns."""
-        check_num_inputs(self._num_inputs, x)
-        super().check(x)
-
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
         """As in ``Model``: M, if above the number of rows, or if ``Given`` sets it."""
         self.features.require(self.kernel)
@@ -180,9 +175,8 @@ class SVGP(Model):
 
         Raises:
             DataError: fewer data than inducing points, or targets of one output not finite.
-            ConfigError: x has another number of columns than ``num_inputs``.
+            ShapeError: x has another number of columns than ``num_inputs``.
         """
-        check_num_inputs(self._num_inputs, x)
         if isinstance(y, Tensor) and self.likelihood.num_outputs == 1:
             require_finite(y)
         points = self.features.choose(

@@ -349,7 +349,7 @@ def test_invalid_setups_are_refused():
         _model(num_inducing=0)
     with pytest.raises(ConfigError, match=r"^num_data=9\.5: expected a whole number$"):
         _model(num_data=9.5)
-    with pytest.raises(ConfigError, match="num_inputs=2, the data have 3; set num_inputs=3"):
+    with pytest.raises(ShapeError, match="inputs have 3 columns, but it is made for 2"):
         _model().initialise(_inputs(30, 3), _inputs(30)[:, 0], generator=draws())
     with pytest.raises(ConfigError, match="Gaussian likelihood only, not StudentT"):
         _model(StudentT()).fit_variational(_inputs(30), torch.zeros(30))
