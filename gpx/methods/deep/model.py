@@ -54,6 +54,7 @@ class NetworkModel(Model):
 
     kernel_of_inputs = False
     takes_row_noise = True
+    _num_inputs: int  # a network always knows it
 
     def __init__(
         self,
@@ -69,11 +70,6 @@ class NetworkModel(Model):
         self.network, self.likelihood = network, likelihood
         self.predict_samples, self.seed = predict_samples, seed
         self._num_inputs = num_inputs
-
-    @property
-    def num_inputs(self) -> int:
-        """Columns of the inputs."""
-        return self._num_inputs
 
     @property
     def num_outputs(self) -> int:
@@ -173,7 +169,7 @@ class NetworkModel(Model):
         """As in ``Model``."""
         return NetworkPosterior(
             copy.deepcopy(self.network),
-            num_inputs=self.num_inputs,
+            num_inputs=self._num_inputs,
             num_latents=self.likelihood.num_latents,
             num_samples=self.predict_samples,
             seed=self.seed,
