@@ -63,6 +63,8 @@ REGRESSION = {
         "optimizer.burn_in=200",
         "optimizer.iterations=500",
     ),
+    "fully_bayesian": (),
+    "fully_bayesian_sgpr": (POINTS,),
     "ski": ("approx.grid_size=100", "trainer.max_steps=40"),
     "direct": (*BASIS, "trainer.max_steps=300"),
     "direct_mixture": (*BASIS, "trainer.max_steps=60"),

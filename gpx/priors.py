@@ -237,7 +237,7 @@ class Priors(_Attributes):
         optimised = {id(parameter) for parameter in trained if parameter.requires_grad}
         self._require([e for e in _hyperparameters(model) if id(e.raw) in optimised], "learns")
 
-    def _require(self, known: Sequence[_Hyperparameter], verb: str) -> None:
+    def _require(self, known: Sequence[Hyperparameter], verb: str) -> None:
         shown = [each.name for each in known if each.constraint or each.name.startswith(_TOLD)]
         for name in self.parameters:
             if name not in self.optional and not any(_matches(name, each.name) for each in known):
@@ -256,18 +256,22 @@ class Priors(_Attributes):
         Raises:
             ConfigError: it has not.
         """
-        hyperparameters = list(_hyperparameters(model))
-        pairs = [
-            (name, prior.log_prob(each.value().double()).sum())
-            for each in hyperparameters
+        given = self.of(model)
+        if all_known and len({name for name, _, _ in given}) < len(self.parameters):
+            self._require(list(_hyperparameters(model)), "has")
+        found = [prior.log_prob(each.value().double()).sum() for _, each, prior in given]
+        return torch.stack(found).sum() if found else torch.zeros((), dtype=torch.float64)
+
+    def of(self, model: nn.Module) -> list[tuple[str, Hyperparameter, Prior]]:
+        """The learned hyperparameters of ``model`` that have a prior, with its name in
+        ``parameters``; one with several priors is several times in it."""
+        return [
+            (name, each, prior)
+            for each in _hyperparameters(model)
             if each.raw.requires_grad
             for name in self.parameters
             if _matches(name, each.name) and (prior := self._prior(name, model, each.name))
         ]
-        found = [density for _, density in pairs]
-        if all_known and len({name for name, _ in pairs}) < len(self.parameters):
-            self._require(hyperparameters, "has")
-        return torch.stack(found).sum() if found else torch.zeros((), dtype=torch.float64)
 
     def _prior(self, name: str, model: nn.Module, full: str) -> Prior | None:
         """The prior called ``name`` for the hyperparameter ``full`` of ``model``; None for none."""
@@ -341,23 +345,30 @@ _TOLD = ("kernel.", "mean.", "likelihood.")
 """Parts of models whose parameters of any sign are told; variational ones are too many."""
 
 
-class _Hyperparameter(NamedTuple):
-    """A parameter that may have a prior: positive, or of any sign without ``constraint``."""
+class Hyperparameter(NamedTuple):
+    """A parameter that may have a prior: positive, or of any sign without ``constraint``.
+
+    Attributes:
+        name: dotted, in the model.
+        raw: what is trained.
+        constraint: natural value of ``raw``.
+    """
 
     name: str
     raw: Tensor
     constraint: Positive | None = None
 
     def value(self) -> Tensor:
+        """Natural value; same shape as ``raw``."""
         return self.raw if self.constraint is None else self.constraint(self.raw)
 
 
-def _hyperparameters(model: nn.Module) -> Iterator[_Hyperparameter]:
+def _hyperparameters(model: nn.Module) -> Iterator[Hyperparameter]:
     """Positive parameters of the model, then those of any sign; shared ones once."""
     seen: set[int] = set()
-    positive = (_Hyperparameter(*each) for each in positive_parameters(model))
+    positive = (Hyperparameter(*each) for each in positive_parameters(model))
     plain = (
-        _Hyperparameter(name, raw)
+        Hyperparameter(name, raw)
         for name, raw in model.named_parameters()
         if "parametrizations." not in name
     )

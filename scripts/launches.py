@@ -81,6 +81,8 @@ TABLE = {
         "trainer.max_steps=3",
     ),
     "coregional": (*TWO_TARGETS, "trainer.max_steps=3"),
+    "fully_bayesian": (*DATA, "trainer.max_steps=3"),
+    "fully_bayesian_sgpr": (*DATA, "approx.num_inducing=64", "trainer.max_steps=3"),
     "laplace": (*CLASSES, "trainer.max_steps=3"),
     "ep": (*CLASSES, "trainer.max_steps=3"),
     "elliptical_slice": (*CLASSES, "trainer.max_steps=3"),

@@ -130,6 +130,14 @@ RUNS = {
         "data=banana approx=elliptical_slice optimizer.chains=2 optimizer.burn_in=5 "
         "optimizer.iterations=8 trainer.max_steps=30"
     ),
+    "fully_bayesian": (
+        f"{ARM} approx=fully_bayesian optimizer.chains=2 optimizer.burn_in=5 "
+        "optimizer.iterations=8 optimizer.thin=2 trainer.max_steps=30"
+    ),
+    "fully_bayesian_sgpr": (
+        f"{ARM} approx=fully_bayesian_sgpr optimizer.chains=2 optimizer.burn_in=5 "
+        "optimizer.iterations=8 optimizer.thin=2 trainer.max_steps=30"
+    ),
     "qsgp eigenfunctions": f"{ARM} approx=qsgp basis=grief approx.num_basis=100",
     "exact arc-cosine": f"{ARM} approx=exact kernel=arc_cosine",
     "exact matern_nu": f"{ARM} approx=exact kernel=matern_nu",

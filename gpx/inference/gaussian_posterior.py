@@ -70,9 +70,9 @@ class GaussianPosterior(Posterior):
         """As in ``Posterior``: all rows are conditioned on anew."""
         made = copy.deepcopy(self)
         if noise is not None or self.row_noise is not None:
-            plain = RowNoise(torch.zeros_like(self.residual), torch.ones_like(self.residual))
+            plain = RowNoise.plain(self.residual)
             known = plain if self.row_noise is None else RowNoise(*self.row_noise)
-            more = RowNoise(torch.zeros_like(y), torch.ones_like(y)) if noise is None else noise
+            more = RowNoise.plain(y) if noise is None else noise
             made.know_noise(known.concatenated(more.like(known.known)))
         rows = torch.cat([self.inputs, x])
         targets = torch.cat([self.residual + self.mean(self.inputs), y])

@@ -46,6 +46,11 @@ class RowNoise(NamedTuple):
             raise ConfigError("known noise variances must be finite and not negative")
         return cls(variances, torch.ones_like(variances))
 
+    @classmethod
+    def plain(cls, like: Tensor) -> RowNoise:
+        """Of rows of which nothing is known; dtype, device and length of ``like`` (n,)."""
+        return cls(torch.zeros_like(like), torch.ones_like(like))
+
     def variance(self, noise_variance: Tensor) -> Tensor:
         """Noise variances (n,) for the learned s (), differentiable in it."""
         return self.known + self.relative * noise_variance

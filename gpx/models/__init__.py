@@ -3,6 +3,7 @@
 from gpx.inference.auxiliary import AuxiliarySolver
 from gpx.inference.exact_solver import IterativeOptions
 from gpx.inference.iterative_posterior import IterativePosterior
+from gpx.inference.sampled_hyperparameters import HyperparameterMixture
 from gpx.methods.base.model import Model
 from gpx.methods.base.posterior import Marginals, Posterior
 from gpx.methods.classification.model import ExpectationPropagationGP, LaplaceGP
@@ -28,6 +29,7 @@ from gpx.methods.eigenfunctions.model import GRIEF
 from gpx.methods.eigenfunctions.posterior import GRIEFPosterior
 from gpx.methods.exact.coregional import CoregionalGP
 from gpx.methods.exact.coregional_posterior import CoregionalPosterior
+from gpx.methods.exact.fully_bayesian import FullyBayesianGP
 from gpx.methods.exact.model import ExactGP, ExactPosterior
 from gpx.methods.exact.subset_of_data import SubsetOfData
 from gpx.methods.experts.committee import Committee
@@ -54,6 +56,7 @@ from gpx.methods.sparse.cglb import CGLB, CGLBPosterior
 from gpx.methods.sparse.conv_gp import ConvGP
 from gpx.methods.sparse.effective_posterior import BlockPosterior, EffectivePosterior
 from gpx.methods.sparse.effective_prior import EffectivePrior
+from gpx.methods.sparse.fully_bayesian import FullyBayesianSGPR
 from gpx.methods.sparse.sgpr import SGPR, SGPRPosterior
 from gpx.methods.sparse.svgp import SVGP
 from gpx.methods.sparse.svgp_posterior import SVGPPosterior
@@ -101,11 +104,14 @@ __all__ = [
     "ExactGP",
     "ExactPosterior",
     "ExpectationPropagationGP",
+    "FullyBayesianGP",
+    "FullyBayesianSGPR",
     "GRIEFPosterior",
     "GapOptions",
     "GridGP",
     "GridPosterior",
     "HyperPriors",
+    "HyperparameterMixture",
     "InducingPosterior",
     "InverseGamma",
     "IterativeOptions",

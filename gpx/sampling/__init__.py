@@ -5,6 +5,7 @@ from gpx.sampling.convergence import (
     effective_sample_size,
     potential_scale_reduction,
 )
+from gpx.sampling.hamiltonian import Hamiltonian
 from gpx.sampling.langevin import Langevin
 from gpx.sampling.maxima import Maxima, maxima
 from gpx.sampling.paths import ConditionedFunctions, Functions, evaluate_each
@@ -16,6 +17,7 @@ __all__ = [
     "ConditionedFunctions",
     "Frequencies",
     "Functions",
+    "Hamiltonian",
     "Langevin",
     "Maxima",
     "PriorFunctions",

@@ -1,5 +1,6 @@
 """Training: optimisers, where hyperparameters start, the loop and its checkpoints."""
 
+from gpx.inference.sampled_hyperparameters import HamiltonianChains
 from gpx.methods.base.batch import Batch
 from gpx.methods.base.optimizer import Optimizer, Session
 from gpx.methods.base.own_steps import OwnSteps
@@ -31,6 +32,7 @@ __all__ = [
     "CoordinateAscent",
     "EllipticalSlice",
     "FirstOrder",
+    "HamiltonianChains",
     "HardCut",
     "InducingSteps",
     "Initialisation",

@@ -29,6 +29,8 @@ WITH_COVARIANCE = {
     "CGLB",
     "ConvGP",
     "ExactGP",
+    "FullyBayesianGP",
+    "FullyBayesianSGPR",
     "SubsetOfData",
     "EffectivePrior",
     "EffectivePrior of degenerate rank",

@@ -45,6 +45,14 @@ RUNS = {
     ],
     "ep": [*CLASSES, "trainer.max_steps=8"],
     "exact": [*ARM, "trainer.max_steps=8"],
+    "fully_bayesian": [
+        *("data=robot_arm", "data.num_points=120", "optimizer.chains=2", "optimizer.burn_in=6"),
+        *("optimizer.iterations=12", "optimizer.thin=2"),
+    ],
+    "fully_bayesian_sgpr": [
+        *(*ARM, "approx.num_inducing=30", "optimizer.chains=2", "optimizer.burn_in=6"),
+        *("optimizer.iterations=12", "optimizer.thin=2"),
+    ],
     "local_experts": [*ARM, "trainer.max_steps=8", "approx.num_experts=3"],
     "mixture_of_experts": [*ARM, "trainer.max_steps=4", "approx.num_experts=2"],
     "transductive": [*ARM, "trainer.max_steps=8", "approx.num_experts=2"],
@@ -240,7 +248,13 @@ def test_a_loaded_model_predicts_as_the_run_did(finished):
     assert (prediction.mean < prediction.upper).all()
     width = (prediction.upper - prediction.lower) / prediction.std
     # quantiles are not a normal's
-    mixtures = {"reweighted": 0.05, "direct_mixture": 0.05, "mixture_of_experts": 0.1}
+    mixtures = {
+        "reweighted": 0.05,
+        "fully_bayesian": 0.1,
+        "fully_bayesian_sgpr": 0.1,
+        "direct_mixture": 0.05,
+        "mixture_of_experts": 0.1,
+    }
     mixtures |= dict.fromkeys(
         ("deep_rf", "deep_svgp", "cnn_mcd", "cnn_rf", "cnn_sorf", "cnn_deep_rf"), 0.05
     )

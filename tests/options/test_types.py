@@ -105,7 +105,7 @@ def test_null_is_accepted_where_it_is_the_default(option):
 
 
 def test_an_option_of_another_class_names_that_class():
-    sparse = "EffectivePrior and SGPR and SVGP have", "one of them"
+    sparse = "EffectivePrior and FullyBayesianSGPR and SGPR and others have", "one of them"
     many = "CGLB and ConvGP and DKL and others have", "one of them"
     for model, choice, option, (having, which) in (
         (CGLB, {"num_inducing": 5, "features": None}, "inducing=eigenfunctions", sparse),

@@ -71,6 +71,8 @@ MODELS = {
         solver="iterative",
         iterative=models.IterativeOptions(rank=20, variance="exact"),
     ),
+    "FullyBayesianGP": lambda: gaussian(models.FullyBayesianGP),
+    "FullyBayesianSGPR": lambda: points(models.FullyBayesianSGPR, num_data=NUM),
     "CoregionalGP": lambda: models.CoregionalGP(
         **parts(Constant(), GaussianOutputs(2, 0.05))
     ).double(),

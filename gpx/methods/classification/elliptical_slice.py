@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping
 from typing import Any, get_args
 
@@ -12,14 +11,13 @@ from torch import Tensor
 
 from gpx.errors import ConfigError, GPXError, class_name
 from gpx.linalg import cholesky, require_memory
-from gpx.methods.base.chain import Chain
 from gpx.methods.base.objective import Evidence, Facts
+from gpx.methods.base.several_chains import SeveralChains
 from gpx.methods.classification.frame import Around, Frame, frames_of
 from gpx.methods.classification.model import num_arrays
 from gpx.methods.classification.prior_matrix import prior_matrix
 from gpx.methods.classification.sampled_model import SampledGP
 from gpx.methods.classification.sampled_posterior import prior_factors
-from gpx.sampling.convergence import agreement
 from gpx.sampling.seeds import stream
 from gpx.sampling.slices import LineSlices, elliptical_slice
 from gpx.tensor_checks import check_at_least, check_one_of
@@ -35,13 +33,8 @@ MAX_START_HALVINGS = 6
 """Most times that the distance of a chain's start from the centre is halved, before the chain
 starts at the centre."""
 
-LEAST_SAMPLES = 4
-"""Samples of a chain below which a run does not end for lack of time."""
-MAX_RHAT = 1.05
-"""R-hat above which the run warns; the literature asks for 1.01 for published results."""
 
-
-class EllipticalSlice(Chain[SampledGP]):
+class EllipticalSlice(SeveralChains[SampledGP]):
     """Several chains over latents and hyperparameters u, in nearly standard normal coordinates.
 
     f = m + L v with L L^T = K, and v = c + J^-T z in the ``Frame`` of an approximate posterior at
@@ -84,15 +77,10 @@ class EllipticalSlice(Chain[SampledGP]):
         updates: int = 5,
         around: Around = "posterior",
     ) -> None:
-        check_at_least(0, burn_in=burn_in)
-        check_at_least(1, chains=chains, thin=thin, updates=updates)
-        if iterations < thin:
-            raise ConfigError(f"iterations={iterations} must be at least thin={thin}")
+        super().__init__(chains, burn_in, iterations, thin)
+        check_at_least(1, updates=updates)
         check_one_of(get_args(Around), around=around)
-        self.chains, self.thin, self.updates = chains, thin, updates
-        self.burn_in, self.iterations = burn_in, iterations
-        self.asked = burn_in + iterations
-        self.most_samples = 2 * max(LEAST_SAMPLES, iterations // thin)
+        self.updates = updates
         self.around: Around = around
         self.saved: dict[str, Any] = {}
         self.trace: list[Tensor] = []
@@ -118,26 +106,6 @@ class EllipticalSlice(Chain[SampledGP]):
                     f"around=posterior needs a log-concave likelihood, which "
                     f"{class_name(likelihood)} is not; use around=prior"
                 )
-
-    def serves(self, step: int) -> bool:
-        """Whether a chain has at least ``LEAST_SAMPLES`` samples after this step."""
-        return step >= self.burn_in + LEAST_SAMPLES * self.thin
-
-    def max_steps(self, limit: int) -> int:
-        """Burn-in plus iterations, at most ``limit``; shortens burn-in and warns if necessary."""
-        if limit < self.burn_in + self.thin:
-            wanted, asked = self.burn_in, max(LEAST_SAMPLES, self.iterations // self.thin)
-            self.burn_in = limit // 2
-            left = limit - self.burn_in
-            self.thin = max(1, min(self.thin, left // LEAST_SAMPLES), left // asked)
-            self.cut = True
-            warnings.warn(
-                f"max_steps={limit} ends before the first sample after a burn-in of {wanted} "
-                f"steps: burn-in takes {self.burn_in} steps, then every {self.thin}. state is "
-                "kept; raise max_steps for settled chains",
-                stacklevel=2,
-            )
-        return min(limit, self.asked)
 
     @torch.no_grad()
     def bind(self, model: SampledGP, x: Tensor, seed: int) -> None:
@@ -335,57 +303,31 @@ class EllipticalSlice(Chain[SampledGP]):
         self.trace.append(fit.clone())
         while len(self.trace) >= self.most_samples:
             # those of chains with twice the thinning
-            model.samples = self._every_second(model.samples)
-            model.latents = self._every_second(model.latents)
+            model.samples = self.every_second(model.samples)
+            model.latents = self.every_second(model.latents)
             self.trace = self.trace[1::2]
             self.thin, self.cut = 2 * self.thin, True
-
-    def _every_second(self, kept: Tensor) -> Tensor:
-        """Of stored states (samples * chains, ...), those of every second sample."""
-        return kept.unflatten(0, (-1, self.chains))[1::2].flatten(0, 1).clone()
 
     def diagnostics(self) -> Facts:
         """Largest R-hat and smallest bulk effective sample size of the stored samples.
 
         Each over all hyperparameters, over the latents at all training points, and of log p(y | f).
         """
-        found: Facts = {}
         if not self.trace:
-            return found
+            return {}
         model, fit = self.model, torch.cat(self.trace)
-        groups = {"hyperparameters": model.samples, "latents": model.latents, "fit": fit}
-        for name, kept in groups.items():
-            size = math.prod(kept.shape[1:])
-            convergence = agreement(kept.reshape(len(self.trace), self.chains, size))
-            if convergence is not None:
-                found[f"rhat_{name}"], found[f"effective_samples_{name}"] = convergence
-        return found
+        return self.agreement_of(
+            {"hyperparameters": model.samples, "latents": model.latents, "fit": fit}
+        )
 
     def final_evidence(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:
         """Mean log p(y | f) over the samples, with the diagnostics of the chains.
 
         This is not an evidence: its expectation is at least the log marginal likelihood
-        (``evidence_of``). Warns if an R-hat is above ``MAX_RHAT``.
+        (``evidence_of``). Warns of chains that have not converged.
         """
         diagnostics = self.diagnostics()
-        worst = max(
-            (float(v) for name, v in diagnostics.items() if name.startswith("rhat")), default=1.0
-        )
-        if not worst <= MAX_RHAT:
-            if math.isnan(worst):
-                found = (
-                    f"{len(self.trace)} samples of each of the {self.chains} chains are too few to "
-                    "say whether they have converged"
-                )
-            else:
-                found = (
-                    f"the {self.chains} chains have not converged: the largest R-hat is "
-                    f"{worst:.3f}, expected below {MAX_RHAT}"
-                )
-            warnings.warn(
-                f"{found}; raise EllipticalSlice.burn_in and EllipticalSlice.iterations",
-                stacklevel=2,
-            )
+        self.warn_unless_converged(diagnostics, len(self.trace))
         facts: Facts = {
             "evidence_of": "labels given latents: on average above the log marginal likelihood",
             "chains": self.chains,

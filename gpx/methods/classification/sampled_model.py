@@ -11,9 +11,9 @@ from gpx.errors import ConfigError, class_name
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.means.base import Mean
+from gpx.methods.base.hyper_position import HyperPosition
 from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Evidence, Objective
-from gpx.methods.classification.hyper_position import HyperPosition
 from gpx.methods.classification.model import require_arrays, require_targets
 from gpx.methods.classification.sampled_posterior import SampledPosterior, prior_factor
 from gpx.tensor_checks import check_not_negative

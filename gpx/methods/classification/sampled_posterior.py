@@ -18,8 +18,8 @@ from gpx.likelihoods.base import Likelihood, class_law
 from gpx.likelihoods.bernoulli import Bernoulli
 from gpx.linalg import cholesky
 from gpx.means.base import Mean
+from gpx.methods.base.hyper_position import HyperPosition
 from gpx.methods.base.posterior import Marginals, Posterior, untrained
-from gpx.methods.classification.hyper_position import HyperPosition
 from gpx.methods.classification.prior_matrix import prior_matrix, prior_variances
 from gpx.sampling import SHARED, Frequencies, prior_functions
 

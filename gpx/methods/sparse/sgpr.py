@@ -335,7 +335,7 @@ class SGPR(Model):
     @torch.no_grad()
     def condition(self, x: Tensor, y: Tensor) -> SGPRPosterior:
         """Optimal q(u) given x (n, d), y (n,). Cost: 1.5 n M^2 multiply-adds, memory O(M^2)."""
-        posterior = self.new_posterior()
+        posterior = SGPRPosterior(self.kernel, self.mean, self.features)
         whitener, report = self._factorise()
         noise, residual = training_noise(self, x).double(), y - self.mean(x)
         warn_of_few_digits(self.kernel, noise, x)

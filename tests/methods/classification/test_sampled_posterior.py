@@ -4,7 +4,7 @@ import torch
 
 from gpx.kernels import RBF
 from gpx.means import Constant, Zero
-from gpx.methods.classification.hyper_position import HyperPosition
+from gpx.methods.base.hyper_position import HyperPosition
 from gpx.methods.classification.sampled_posterior import SampledPosterior
 
 

@@ -19,15 +19,21 @@ class HyperPosition:
         fixed: whether parameters without gradients, which stay fixed in training, are part of u.
 
     Attributes:
+        entries: the parameters, with their constraints if they are positive.
+        names: of the parameters, dotted, in their module.
         learned (k,): bool, whether an entry is of a parameter with gradients.
     """
 
     def __init__(self, modules: Sequence[nn.Module], *, fixed: bool = False) -> None:
         self.entries: list[tuple[nn.Parameter, Positive | None]] = []
+        self.names: list[str] = []
         for module in modules:
-            known = {id(c.raw): c.constraint for c in positive_parameters(module)}
-            parameters = [p for p in module.parameters() if fixed or p.requires_grad]
-            self.entries += [(p, known.get(id(p))) for p in parameters]
+            known = {id(each.raw): each for each in positive_parameters(module)}
+            for name, raw in module.named_parameters():
+                if fixed or raw.requires_grad:
+                    positive = known.get(id(raw))
+                    self.entries.append((raw, None if positive is None else positive.constraint))
+                    self.names.append(name if positive is None else positive.name)
         flags = [p.requires_grad for p, _ in self.entries for _ in range(p.numel())]
         self.learned = torch.tensor(flags, dtype=torch.bool)
 
@@ -62,6 +68,21 @@ class HyperPosition:
             for (raw, _), part in zip(self.entries, made, strict=True):
                 raw.copy_(part[row].view(raw.shape))
             yield
+
+    def gradient(self, value: Tensor) -> Tensor:
+        """Gradient (k,) by u of ``value`` (), which was computed from the modules; float64."""
+        raws = [raw for raw, _ in self.entries]
+        found = torch.autograd.grad(value, raws, allow_unused=True)
+        parts = []
+        for (raw, constraint), by_raw in zip(self.entries, found, strict=True):
+            by_u = torch.zeros_like(raw) if by_raw is None else by_raw
+            if constraint is not None:
+                free = raw.detach().double().requires_grad_()
+                with torch.enable_grad():
+                    logarithm = constraint(free).log().sum()
+                by_u = by_u / torch.autograd.grad(logarithm, free)[0]
+            parts.append(by_u.double().reshape(-1))
+        return torch.cat(parts)
 
     def allows(self, positions: Tensor) -> Tensor:
         """Whether u (..., k) is finite and every positive parameter above its floor: bool (...)."""

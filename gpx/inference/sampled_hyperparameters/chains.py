@@ -1,0 +1,247 @@
+"""Hamiltonian Monte Carlo over the hyperparameters of models of regression."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpx.errors import ConfigError, NotPositiveDefinite, class_name
+from gpx.inference.sampled_hyperparameters.hyper_priors import HyperPriors
+from gpx.inference.sampled_hyperparameters.model import SampledHyperparameters
+from gpx.linalg import cholesky
+from gpx.methods.base.model import Model
+from gpx.methods.base.objective import Evidence, Facts, Objective
+from gpx.methods.base.several_chains import SeveralChains
+from gpx.sampling.hamiltonian import Hamiltonian
+from gpx.sampling.seeds import stream
+
+START_DEVIATION = 0.5
+"""Standard deviation of the starts of the chains around the initial hyperparameters; of
+logarithms, if positive."""
+
+LEARNED_AT = (0.25, 0.5, 0.75)
+"""Shares of burn-in after which the preconditioner is learned anew."""
+
+PRIOR_WEIGHT = 5.0
+"""Number of draws that the start's covariance counts as, when the preconditioner is learned."""
+
+
+class HamiltonianChains(SeveralChains[SampledHyperparameters]):
+    """Several chains over hyperparameters u with the density p(y | u) p(u).
+
+    p(y | u) is what the objective computes: the marginal likelihood of an exact process, and for
+    SGPR the exponential of the collapsed bound, of which the joint posterior of inducing values and
+    hyperparameters that is nearest to the exact one has this marginal (Hensman et al. 2015). p(u):
+    ``HyperPriors``. In burn-in the step size is adapted, and the preconditioner learned from the
+    states of all chains. Chains start around the initial hyperparameters (``init``).
+
+    Args:
+        chains: number C of chains.
+        burn_in: steps before the first sample; half of the steps of a run that is too short.
+        iterations: steps after burn-in.
+        thin: steps between samples.
+
+    Attributes:
+        history: states (C, k) of all steps of burn-in, then of all steps after it.
+        trace: log p(y | u) (C,) of the states of all steps after burn-in.
+
+    Raises:
+        ConfigError: an option out of range.
+
+    Cost per step: C evidences with their gradients a leap, about two leaps with ten
+    hyperparameters.
+    Source: Neal 2011; Murray and Adams 2010 and Hensman et al. 2015 (of processes). The schedule of
+    burn-in is an addition.
+    """
+
+    unit = "steps of the chains"
+    purpose = "samples the hyperparameters of FullyBayesianGP and FullyBayesianSGPR models"
+    model_type = SampledHyperparameters
+    takes_priors = True
+
+    def __init__(
+        self, chains: int = 4, burn_in: int = 100, iterations: int = 300, thin: int = 12
+    ) -> None:
+        super().__init__(chains, burn_in, iterations, thin)
+        self.sampler: Hamiltonian | None = None
+        self.history: list[Tensor] = []
+        self.trace: list[Tensor] = []
+        self.saved: dict[str, Any] = {}
+        self.accepted = 0.0
+
+    def require_fit(
+        self, model: Model, objective: Objective, num_data: int, max_steps: int
+    ) -> None:
+        """As in ``Optimizer``; the objective must be of all rows, as a density has to be."""
+        super().require_fit(model, objective, num_data, max_steps)
+        assert isinstance(model, SampledHyperparameters)
+        if not model.hyper_position().size:
+            raise ConfigError(
+                f"{class_name(model)} averages over hyperparameters, and all of them are fixed: "
+                "take model=ExactGP() or SGPR()"
+            )
+        if objective.batching != "full":
+            raise ConfigError(
+                f"optimizer={class_name(self)}() needs an objective of all rows, and "
+                f"{class_name(objective)} is an estimate from some: leave out objective="
+            )
+
+    def bind(self, model: SampledHyperparameters, x: Tensor, seed: int) -> None:
+        """As in ``OwnSteps``; continues the chains of a checkpoint."""
+        self.model, self.place = model, model.hyper_position()
+        self.data = x, self.session.y
+        restored, self.restored = self.restored, False
+        if restored and self.saved:
+            saved = self.saved
+            self.require_coordinates(saved["sampler"]["positions"].shape[-1], self.place.size)
+            self.priors = HyperPriors(model, self.place, saved["initial"])
+            self.sampler = Hamiltonian.restored(self._densities, saved["sampler"])
+            self.trace, self.history = list(saved["trace"]), list(saved["history"])
+            self.accepted = saved["accepted"]
+            return
+        self.priors = HyperPriors(model, self.place)
+        self.trace, self.history, self.accepted = [], [], 0.0
+        model.samples = model.samples[:0]
+        start = self.place.read().to(x.device)
+        draws = torch.randn(
+            self.chains,
+            len(start),
+            generator=stream(seed, "chains", x.device),
+            dtype=torch.float64,
+            device=x.device,
+        )
+        positions = start + START_DEVIATION * draws
+        positions = torch.where(self.place.allows(positions).unsqueeze(1), positions, start)
+        self.sampler = Hamiltonian(
+            self._densities, positions, START_DEVIATION * torch.eye(len(start)).to(positions)
+        )
+
+    def _densities(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """log p(y | u) p(u) (C,) at positions (C, k), and its gradients (C, k)."""
+        values = positions.new_full((len(positions),), -math.inf)
+        gradients = torch.zeros_like(positions)
+        allowed = self.place.allows(positions)
+        safe = torch.where(allowed.unsqueeze(1), positions, self.priors.centre.to(positions))
+        for chain, _ in enumerate(self.place.visit(safe)):
+            if not bool(allowed[chain]):
+                continue
+            with torch.enable_grad():
+                u = positions[chain].detach().requires_grad_()
+                prior = self.priors.log_density(u)
+                try:
+                    evidence = self.session.objective.evidence(self.model, *self.data).value
+                except NotPositiveDefinite:  # never accepted
+                    continue
+                gradient = self.place.gradient(evidence) + torch.autograd.grad(prior, u)[0]
+            if bool(gradient.isfinite().all()):
+                values[chain] = (evidence + prior).detach()
+                gradients[chain] = gradient
+        return values, gradients
+
+    def step(self, step: int, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:
+        """Advance every chain by one trajectory; returns their mean log p(y | u).
+
+        Args:
+            step: number of the step, from 0.
+            x (n, d), y (n,): all training data.
+            generator: for all draws.
+        """
+        sampler = self.sampler
+        assert sampler is not None
+        if step in {round(share * self.burn_in) for share in LEARNED_AT}:
+            self._learn_preconditioner()
+        probabilities = sampler.step(generator=generator)
+        prior = torch.stack([self.priors.log_density(u) for u in sampler.positions])
+        fit = sampler.values - prior
+        done = step + 1 - self.burn_in
+        if done == 1:
+            self.history = []
+        self.history.append(sampler.positions.clone())
+        if done <= 0:
+            sampler.adapt(probabilities)
+        else:
+            self.trace.append(fit)
+            self.accepted += (float(probabilities.mean()) - self.accepted) / done
+            if done % self.thin == 0:
+                self._store_samples()
+        return Evidence(fit.mean(), "estimate", {"prior": prior.mean()})
+
+    def _learn_preconditioner(self) -> None:
+        """Take the root of the covariance of the later half of the states so far."""
+        later = self.history[len(self.history) // 2 :]
+        if len(later) < 2 or not self.place.size:
+            return
+        assert self.sampler is not None
+        draws = torch.stack(later).flatten(0, 1)
+        share = len(draws) / (len(draws) + PRIOR_WEIGHT)
+        covariance = share * torch.atleast_2d(draws.mT.cov())
+        covariance.diagonal().add_((1.0 - share) * 1e-2 * START_DEVIATION**2)
+        root, _ = cholesky(covariance, name="the covariance of hyperparameters")
+        self.sampler.precondition(root)
+
+    def _store_samples(self) -> None:
+        """Add the state of every chain to the samples of the model."""
+        model, sampler = self.model, self.sampler
+        assert sampler is not None
+        kept = model.samples if len(model.samples) else sampler.positions[:0]
+        model.samples = torch.cat([kept, sampler.positions])
+        while len(model.samples) >= self.most_samples * self.chains:
+            # those of chains with twice the thinning
+            model.samples = self.every_second(model.samples)
+            self.thin, self.cut = 2 * self.thin, True
+
+    def release(self) -> None:
+        """As in ``OwnSteps``; the model takes the mean of the samples as its values."""
+        super().release()
+        if self.sampler is not None:
+            samples = self.model.samples
+            self.place.move((samples if len(samples) else self.sampler.positions).mean(0))
+
+    def final_evidence(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:
+        """Mean log p(y | u) over the steps after burn-in, with the diagnostics of the chains.
+
+        It is not an evidence: hyperparameters are given (``evidence_of``). Warns of chains that
+        have not converged.
+        """
+        assert self.sampler is not None
+        facts: Facts = {
+            "evidence_of": "targets given hyperparameters: on average above the log marginal "
+            "likelihood that is averaged over them",
+            "chains": self.chains,
+            "num_samples": len(self.model.samples),
+            "evaluations": self.sampler.evaluations,
+            "acceptance": self.accepted,
+            "step_size": self.sampler.step_size,
+        }
+        if not self.trace:
+            return Evidence(x.new_tensor(math.nan), "estimate", {}, None, facts)
+        fit = torch.cat(self.trace)
+        diagnostics = self.agreement_of({"hyperparameters": torch.cat(self.history), "fit": fit})
+        self.warn_unless_converged(diagnostics, len(self.trace))
+        return Evidence(fit.mean(), "estimate", {}, None, facts | diagnostics)
+
+    def learning_rates(self, step: int) -> dict[str, float]:
+        """Step size of the leap-frog."""
+        return {} if self.sampler is None else {"step_size": self.sampler.step_size}
+
+    def state_dict(self) -> dict[str, Any]:
+        """States of the chains and of their adaptation, and log p(y | u) of every step."""
+        if self.sampler is None:
+            return {}
+        return {
+            "sampler": self.sampler.state_dict(),
+            "initial": self.priors.initial,
+            "history": torch.stack(self.history) if self.history else torch.zeros(0),
+            "trace": torch.stack(self.trace) if self.trace else torch.zeros(0, self.chains),
+            "accepted": self.accepted,
+            **self.schedule_state(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore ``state_dict``; before ``bind``."""
+        self.saved, self.restored = dict(state), True
+        self.load_schedule(state)

@@ -1,0 +1,79 @@
+"""Priors of all hyperparameters of a model, as one density of a vector."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gpx.methods.base.hyper_position import HyperPosition
+from gpx.methods.base.model import Model
+from gpx.priors import Prior
+
+FACTOR = 4.0
+"""A positive hyperparameter without a prior is within this factor of its median, at 68 %."""
+
+MEDIANS = {"lengthscale": 2.0, "outputscale": 1.0, "noise_variance": 0.05}
+"""Medians of positive hyperparameters without a prior, by the last part of their name, for
+standardised data; of all others it is the initial value."""
+
+
+class _Given(NamedTuple):
+    """The priors of one parameter, whose entries of u are ``entries``."""
+
+    entries: slice
+    shape: torch.Size
+    logarithm: bool  # whether u is the logarithm of the natural value
+    priors: list[Prior]
+
+
+class HyperPriors:
+    """Independent priors of the hyperparameters in a ``HyperPosition``, as a density of u (k,).
+
+    Those that ``model.hyperpriors`` names have the priors given there. Every other one is
+    log-normal, with a median of ``MEDIANS`` and ``FACTOR``, if it is positive, and N(initial
+    value, 1) if it is of any sign.
+
+    Args:
+        model: whose hyperparameters they are.
+        place: which of them are sampled.
+        initial (k,): initial values as in ``place``; None: the present ones.
+    """
+
+    def __init__(self, model: Model, place: HyperPosition, initial: Tensor | None = None) -> None:
+        named: dict[int, list[Prior]] = {}
+        for _, each, prior in () if model.hyperpriors is None else model.hyperpriors.of(model):
+            named.setdefault(id(each.raw), []).append(prior)
+        self.given: list[_Given] = []
+        self.initial = place.read() if initial is None else initial.cpu()
+        self.centre = self.initial.clone()
+        self.deviation = torch.ones_like(self.centre)
+        self.without = torch.ones_like(self.centre, dtype=torch.bool)
+        first = 0
+        for (raw, constraint), name in zip(place.entries, place.names, strict=True):
+            own = slice(first, first + raw.numel())
+            first = own.stop
+            median = MEDIANS.get(name.rpartition(".")[2])
+            if id(raw) in named:
+                priors = named[id(raw)]
+                self.given.append(_Given(own, raw.shape, constraint is not None, priors))
+                self.without[own] = False
+            elif constraint is not None:
+                self.deviation[own] = math.log(FACTOR)
+                if median is not None:
+                    self.centre[own] = math.log(median)
+
+    def log_density(self, position: Tensor) -> Tensor:
+        """Log density () of u (k,), with the Jacobian of its logarithms; differentiable."""
+        scaled = (position - self.centre.to(position)) / self.deviation.to(position)
+        total = -0.5 * scaled.square()[self.without.to(position.device)].sum()
+        for part in self.given:
+            u = position[part.entries].view(part.shape)
+            value = u.exp() if part.logarithm else u
+            for prior in part.priors:
+                total = total + prior.log_prob(value).sum()
+            if part.logarithm:
+                total = total + u.sum()
+        return total

@@ -1,0 +1,64 @@
+"""Models of regression whose hyperparameters are sampled."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gpx.errors import ConfigError, class_name
+from gpx.inference.sampled_hyperparameters.posterior import HyperparameterMixture
+from gpx.likelihoods.row_noise import RowNoise
+from gpx.methods.base.hyper_position import HyperPosition
+from gpx.methods.base.model import Model
+from gpx.methods.base.posterior import Posterior
+
+
+class SampledHyperparameters(Model):
+    """A model of regression whose posterior is averaged over samples of the hyperparameters.
+
+    It is placed before the model that it changes: ``class FullyBayesianGP(SampledHyperparameters,
+    ExactGP)``. That model must take no part in training but through its evidence and ``condition``:
+    parameters other than those of ``kernel``, ``mean`` and ``likelihood`` stay as initialised.
+    ``optimizer=hamiltonian`` samples; until it has, the current values are the only sample.
+
+    Attributes:
+        samples (S, k): stored states of the chains, as in ``HyperPosition``.
+    """
+
+    samples: Tensor
+    certifiable = False
+
+    def hyper_position(self, *, fixed: bool = False) -> HyperPosition:
+        """Access to the hyperparameters that are sampled as a vector; ``fixed``: to all."""
+        parts = self.hyperparameters()
+        assert parts is not None  # a model of regression has a kernel, a mean and a likelihood
+        return HyperPosition(parts, fixed=fixed)
+
+    def check_optimizer(self, optimizer: object) -> None:
+        """As in ``Model``: refuses optimizers that do not sample."""
+        if not isinstance(self, getattr(optimizer, "model_type", ())):
+            raise ConfigError(
+                f"{type(optimizer).__name__} would maximise what {class_name(self)} is to sample: "
+                "leave out optimizer= for Markov chains, or take model=ExactGP() or SGPR()"
+            )
+
+    def condition_once(self, x: Tensor, y: Tensor) -> Posterior:
+        """The posterior given x (n, d) and y (n,) at the current hyperparameters."""
+        return super().condition(x, y)  # type: ignore[safe-super]
+
+    @torch.no_grad()
+    def condition(self, x: Tensor, y: Tensor) -> HyperparameterMixture:
+        """The posterior averaged over the samples, or of the current values if there are none."""
+        samples, whole = self.samples, self.hyper_position(fixed=True)
+        now = whole.read().to(x.device)[None]
+        if len(samples):  # hyperparameters that are not sampled stay as they are
+            now = now.repeat(len(samples), 1)
+            now[:, whole.learned.to(x.device)] = samples.to(now)
+        posterior = self.new_posterior()
+        noise = None if self.row_noise is None else RowNoise(*self.row_noise)
+        posterior.fill(x, y, now, noise)
+        return posterior
+
+    def new_posterior(self) -> HyperparameterMixture:
+        """As in ``Model``."""
+        return HyperparameterMixture(self)

@@ -1,0 +1,252 @@
+"""Posterior process averaged over samples of the hyperparameters."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, MultivariateNormal
+
+from gpx.constraints import natural_parameters
+from gpx.inference.finite_mixture import gaussian_mixture, mixture_moments
+from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.gaussian import Gaussian, NoisyOutputs
+from gpx.likelihoods.row_noise import RowNoise
+from gpx.linalg import cholesky
+from gpx.methods.base.hyper_position import HyperPosition
+from gpx.methods.base.model import Model
+from gpx.methods.base.posterior import Marginals, Posterior, sampled_functions, untrained
+
+KEPT_BYTES = 2**30
+"""The posteriors of all samples are kept between predictions if they take no more memory;
+otherwise every call computes them anew."""
+
+
+class ConditionsOnce(Protocol):
+    """What the mixture needs of a model (``SampledHyperparameters``)."""
+
+    samples: Tensor
+    likelihood: Likelihood
+    row_noise: RowNoise | None
+
+    def hyper_position(self, *, fixed: bool = False) -> HyperPosition:
+        """Access to the hyperparameters as one vector; ``fixed``: also to those that stay."""
+
+    def condition_once(self, x: Tensor, y: Tensor) -> Posterior:
+        """The posterior at the current hyperparameters."""
+
+
+class Component(NamedTuple):
+    """The posterior at one sample, and its noise variance ()."""
+
+    posterior: Posterior
+    noise: Tensor
+
+
+class HyperparameterMixture(Posterior):
+    """A mixture of posteriors, one for each sample of the hyperparameters.
+
+    Args:
+        model: copied, without its samples.
+
+    Attributes:
+        inputs (n, d), targets (n,): the data.
+        row_noise (2, n): ``RowNoise`` of the data; empty: one noise variance for all.
+        samples (S, k): all hyperparameters, those that stay fixed too, as in ``HyperPosition``.
+        weights (S,): shares of the components, which sum to one. They are equal until the process
+            is conditioned on further rows.
+
+    Cost: that of the model's ``condition`` for every sample at the first prediction, and at each
+    one if the posteriors take more than ``KEPT_BYTES``; then S predictions.
+    """
+
+    data_sized = ("inputs", "targets", "row_noise", "samples", "weights")
+    derived = ("_kept",)
+    inputs: Tensor
+    targets: Tensor
+    row_noise: Tensor
+    samples: Tensor
+    weights: Tensor
+    _kept: list[Component] | None
+
+    def __init__(self, model: ConditionsOnce) -> None:
+        super().__init__()
+        assert isinstance(model, Model)
+        template: ConditionsOnce = untrained(model)
+        template.samples, template.row_noise = template.samples[:0], None
+        self.template = template
+        self.register_data_sized()
+        self._kept = None
+
+    @property
+    def num_inputs(self) -> int | None:
+        """As in ``Posterior``: that of the data; None before there are any."""
+        return self.inputs.shape[1] if self.inputs.ndim == 2 else None
+
+    def fill(
+        self,
+        x: Tensor,
+        y: Tensor,
+        samples: Tensor,
+        noise: RowNoise | None = None,
+        weights: Tensor | None = None,
+    ) -> None:
+        """Keep x (n, d), y (n,), samples (S, k) and weights (S,); None: equal ones."""
+        count = len(samples)
+        shares = samples.new_full((count,), 1.0 / count) if weights is None else weights
+        known = x.new_zeros(0) if noise is None else torch.stack(list(noise))
+        self.keep(x, inputs=x, targets=y, row_noise=known)
+        self.keep(samples.double(), samples=samples, weights=shares)
+        self._kept = None
+
+    def _noise(self) -> RowNoise | None:
+        return RowNoise(*self.row_noise) if len(self.row_noise) else None
+
+    def components(self) -> Iterator[Component]:
+        """The posterior of each sample in turn."""
+        if self._kept is not None:
+            yield from self._kept
+            return
+        template, made = copy.deepcopy(self.template), []
+        template.row_noise = self._noise()
+        for number, _ in enumerate(template.hyper_position(fixed=True).visit(self.samples)):
+            with torch.no_grad():
+                assert isinstance(template.likelihood, Gaussian)
+                noise = template.likelihood.noise_variance.detach().clone()
+                found = Component(template.condition_once(self.inputs, self.targets), noise)
+            if number == 0:
+                held = sum(b.numel() * b.element_size() for b in found.posterior.buffers())
+                keeps = held * len(self.samples) <= KEPT_BYTES
+            if keeps:
+                made.append(found)
+            yield found
+        if keeps:
+            self._kept = made
+
+    def marginals(self, x: Tensor) -> tuple[Marginals, Tensor]:
+        """Mean and variance (S, t) of f at x (t, d) by sample, and its noise variance (S, 1)."""
+        found = [(*part.posterior.predict(x), part.noise) for part in self.components()]
+        mean, variance, noise = (torch.stack(each) for each in zip(*found, strict=True))
+        return Marginals(mean, variance), noise.unsqueeze(1)
+
+    def predict(self, x: Tensor) -> Marginals:
+        """Mean and variance of the latent function at x (t, d), whose law is a mixture."""
+        parts, _ = self.marginals(x)
+        return mixture_moments(parts, self.weights)
+
+    def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:
+        """Mixture of S normals for y at every row of x (t, d), each with its own noise."""
+        parts, noise = self.marginals(x)
+        return gaussian_mixture(Marginals(parts.mean, parts.variance + noise), self.weights)
+
+    @property
+    def has_own_noise(self) -> bool:
+        """As in ``Posterior``: every sample has its own noise variance."""
+        return True
+
+    def own_hyperparameters(self) -> dict[str, Tensor]:
+        """As in ``Posterior``: the samples of each by its name, with a leading axis of S."""
+        model, found = copy.deepcopy(self.template), dict[str, list[Tensor]]()
+        assert isinstance(model, Model)
+        parts = model.hyperparameters()
+        assert parts is not None
+        for _ in model.hyper_position(fixed=True).visit(self.samples):
+            for name, part in parts._asdict().items():
+                for own, value in natural_parameters(part).items():
+                    found.setdefault(f"{name}.{own}", []).append(value.clone())
+        return {name: torch.stack(values) for name, values in found.items()}
+
+    def facts(self) -> dict[str, bool | int | float | str]:
+        """As in ``Posterior``: the number of samples, and how many equally weighted ones say as
+        much once further rows have changed their weights."""
+        effective = float(1.0 / self.weights.square().sum())
+        return {"num_samples": len(self.samples), "effective_samples_mixture": effective}
+
+    def joint_covariance(self, x: Tensor) -> Tensor:
+        """As in ``Posterior``, of the mixture: within the components, and of their means."""
+        found, center = None, self.predict(x).mean
+        for part, share in zip(self.components(), self.weights.to(x), strict=True):
+            gap = part.posterior.predict(x).mean - center
+            own = share * (part.posterior.joint_covariance(x) + gap.outer(gap))
+            found = own if found is None else found + own
+        assert found is not None
+        return found
+
+    @torch.no_grad()
+    def sample(self, x: Tensor, num: int = 1, *, generator: torch.Generator) -> Tensor:
+        """As in ``Posterior``: each draw is of a randomly drawn component."""
+        counts = self._counts(num, generator)
+        draws = [
+            part.posterior.sample(x, count, generator=generator)
+            for part, count in zip(self.components(), counts, strict=True)
+            if count
+        ]
+        return torch.cat(draws)[self._order(num, generator)]
+
+    @torch.no_grad()
+    def sample_paths(self, num: int, *, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
+        """``num`` functions x (t, d) -> (num, t), each of a randomly drawn component.
+
+        Raises:
+            ConfigError: the kernel has no random Fourier features.
+        """
+        counts = self._counts(num, generator)
+        functions = [
+            part.posterior.sample_paths(count, generator=generator)
+            for part, count in zip(self.components(), counts, strict=True)
+            if count
+        ]
+        order = self._order(num, generator)
+
+        @sampled_functions(self)
+        def paths(x: Tensor) -> Tensor:
+            return torch.cat([each(x) for each in functions])[order]
+
+        return paths
+
+    def _counts(self, num: int, generator: torch.Generator) -> list[int]:
+        """How many of ``num`` draws are of each component."""
+        shares = self.weights.to(generator.device)
+        drawn = torch.multinomial(shares, num, replacement=True, generator=generator)
+        return torch.bincount(drawn, minlength=len(shares)).tolist()
+
+    def _order(self, num: int, generator: torch.Generator) -> Tensor:
+        """An order in which draws tell nothing about their components."""
+        return torch.randperm(num, generator=generator, device=generator.device).to(
+            self.samples.device
+        )
+
+    @torch.no_grad()
+    def with_observations(
+        self,
+        x: Tensor,
+        y: Tensor,
+        likelihood: Gaussian | NoisyOutputs,
+        noise: RowNoise | None = None,
+    ) -> HyperparameterMixture:
+        """As in ``Posterior``. A sample counts the more, the better it predicted the rows.
+
+        The weights are multiplied with p(y | x, data, theta), so that the mixture is that of
+        samples given all rows, as far as these samples go: ``facts`` has how many are left.
+        """
+        logs = []
+        for part in self.components():
+            mean, covariance = part.posterior.predict(x).mean, part.posterior.joint_covariance(x)
+            own = part.noise.expand(len(x)) if noise is None else noise.like(x).variance(part.noise)
+            covariance = (covariance + torch.diag(own)).double()
+            factor, _ = cholesky(covariance, name="the covariance of further observations")
+            law = MultivariateNormal(mean.double(), scale_tril=factor, validate_args=False)
+            logs.append(law.log_prob(y.double()))
+        weights = (self.weights.log() + torch.stack(logs)).softmax(0)
+        known = self._noise()
+        if noise is not None or known is not None:
+            known = RowNoise.plain(self.targets) if known is None else known
+            more = RowNoise.plain(y) if noise is None else noise
+            known = known.concatenated(more.like(known.known))
+        made = HyperparameterMixture(self.template)
+        rows, targets = torch.cat([self.inputs, x]), torch.cat([self.targets, y])
+        made.fill(rows, targets, self.samples, known, weights)
+        return made

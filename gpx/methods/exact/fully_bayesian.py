@@ -1,0 +1,33 @@
+"""Exact Gaussian process regression averaged over its hyperparameters."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from gpx.inference.sampled_hyperparameters import SampledHyperparameters
+from gpx.kernels.base import Kernel
+from gpx.likelihoods.gaussian import Gaussian
+from gpx.means.base import Mean
+from gpx.methods.exact.model import ExactGP
+
+
+class FullyBayesianGP(SampledHyperparameters, ExactGP):  # type: ignore[misc]  # other posterior
+    """Gaussian process regression averaged over the posterior of its hyperparameters.
+
+    ``optimizer=hamiltonian`` draws hyperparameters from p(theta | y), and predictions are the
+    mixture of the exact processes at these. The error bars then have the uncertainty of the
+    hyperparameters, which matters where rows are few. Priors: ``hyperpriors``, and weak ones of all
+    hyperparameters that have none there (``HyperPriors``).
+
+    Args:
+        kernel, mean, likelihood: the likelihood must be Gaussian.
+
+    Cost: see ``HamiltonianChains`` and ``HyperparameterMixture``; n^3 multiply-adds for an evidence
+    with its gradient.
+    """
+
+    data_sized: ClassVar[tuple[str, ...]] = ("samples",)
+
+    def __init__(self, *, kernel: Kernel, mean: Mean, likelihood: Gaussian) -> None:
+        super().__init__(kernel=kernel, mean=mean, likelihood=likelihood, solver="cholesky")
+        self.register_data_sized()

@@ -1,0 +1,192 @@
+"""Chains over hyperparameters have the posterior of hyperparameters as their law."""
+
+import math
+import types
+
+import pytest
+import torch
+
+from gpx.errors import ConfigError
+from gpx.inducing import Given
+from gpx.kernels import RBF
+from gpx.likelihoods import Bernoulli, Gaussian
+from gpx.means import Constant, Zero
+from gpx.models import ExactGP, FullyBayesianGP, FullyBayesianSGPR
+from gpx.objectives import SVGPELBO, CollapsedELBO, ExactMLL
+from gpx.priors import LogNormal, Priors
+from gpx.sampling.convergence import bulk_effective_sample_size
+from gpx.training import LBFGSB, HamiltonianChains
+
+
+def data(n=20, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.rand(n, 1, generator=generator).double() * 4.0
+    return x, x.sin()[:, 0] + 0.3 * torch.randn(n, generator=generator).double()
+
+
+def parts():
+    return {"kernel": RBF(), "mean": Constant(), "likelihood": Gaussian(0.1)}
+
+
+def bound(model, x, y, objective=None, seed=0, state=None, **options):
+    """Chains of ``model`` at their start, or at a stored state."""
+    chains = HamiltonianChains(**options)
+    chains.session = types.SimpleNamespace(objective=objective or ExactMLL(), y=y)
+    if state is not None:
+        chains.load_state_dict(state)
+    chains.bind(model, x, seed)
+    return chains
+
+
+def run(model, x, y, steps=None, **options):
+    chains = bound(model, x, y, **options)
+    generator = torch.Generator().manual_seed(0)
+    for step in range(chains.asked if steps is None else steps):
+        chains.step(step, x, y, generator=generator)
+    return chains
+
+
+def one_lengthscale():
+    """A model of which only the lengthscale is learned."""
+    model = FullyBayesianGP(kernel=RBF(), mean=Zero(), likelihood=Gaussian(0.1)).double()
+    model.likelihood.requires_grad_(False)
+    for name, parameter in model.kernel.named_parameters():
+        parameter.requires_grad_("lengthscale" in name)
+    return model
+
+
+@pytest.mark.parametrize("prior", [None, LogNormal(0.3, 1.5)], ids=["weak", "given"])
+def test_a_lengthscale_against_its_integral(prior):
+    """Mean and deviation of its logarithm by quadrature, within four standard errors."""
+    x, y = data()
+    model = one_lengthscale()
+    if prior is not None:
+        model.hyperpriors = Priors({"lengthscale": prior})
+    law = LogNormal(2.0, 4.0) if prior is None else prior
+    grid, logs = torch.linspace(-4.0, 4.0, 801).double(), []
+    with torch.no_grad():
+        for u in grid:
+            model.kernel.lengthscale = u.exp()
+            logs.append(ExactMLL().evidence(model, x, y).value + law.log_prob(u.exp()) + u)
+    share = torch.stack(logs).softmax(0)
+    want = float(share @ grid)
+    deviation = float(share @ (grid - want).square()) ** 0.5
+    model.kernel.lengthscale = 1.0
+    chains = run(model, x, y, burn_in=60, iterations=300, thin=10)
+    states = torch.stack(chains.history)
+    size = float(bulk_effective_sample_size(states))
+    assert size > 300.0
+    assert abs(float(states.mean()) - want) < 4.0 * deviation / math.sqrt(size)
+    assert abs(float(states.std()) / deviation - 1.0) < 4.0 / math.sqrt(2.0 * size)
+    assert model.samples.shape == (120, 1)
+
+
+def test_sgpr_with_all_rows_as_inducing_points_has_the_law_of_the_exact_process():
+    """The collapsed bound is then the evidence: densities and their gradients agree."""
+    x, y = data()
+    exact = FullyBayesianGP(**parts()).double()
+    sparse = FullyBayesianSGPR(
+        **parts(), num_inputs=1, num_inducing=20, selector=Given(x), jitter=1e-12, fit_noise=False
+    ).double()
+    sparse.initialise(x, y, generator=torch.Generator())
+    there = exact.hyper_position().read() + 0.3 * torch.tensor([[1.0], [-1.0]]).double()
+    there[:, 0] -= 1.5  # a rough process, whose matrix is well conditioned
+    of_exact = bound(exact, x, y)._densities(there)
+    of_sparse = bound(sparse, x, y, CollapsedELBO())._densities(there)
+    for found, want in zip(of_sparse, of_exact, strict=True):
+        torch.testing.assert_close(found, want, rtol=1e-5, atol=1e-5)
+
+
+def test_inducing_points_stay_in_place():
+    x, y = data(30)
+    model = FullyBayesianSGPR(
+        kernel=RBF(), mean=Constant(), likelihood=Gaussian(0.1), num_inputs=1, num_inducing=6
+    ).double()
+    model.initialise(x, y, generator=torch.Generator().manual_seed(0))
+    before = model.inducing_points.clone()
+    run(model, x, y, objective=CollapsedELBO(), burn_in=5, iterations=5, thin=1, chains=2)
+    assert torch.equal(model.inducing_points, before)
+    assert len(model.samples) == 10
+    assert model.samples.std(0).min() > 0.0
+
+
+def test_going_on_from_a_checkpoint_is_the_same_chain():
+    x, y = data()
+    options = {"chains": 3, "burn_in": 8, "iterations": 8, "thin": 2}
+    whole = FullyBayesianGP(**parts()).double()
+    want = run(whole, x, y, **options)
+    for stop in (3, 11):
+        model = FullyBayesianGP(**parts()).double()
+        generator = torch.Generator().manual_seed(0)
+        first = bound(model, x, y, **options)
+        for step in range(stop):
+            first.step(step, x, y, generator=generator)
+        other = FullyBayesianGP(**parts()).double()
+        other.load_state_dict(model.state_dict())
+        again = bound(other, x, y, state=first.state_dict(), **options)
+        for step in range(stop, 16):
+            again.step(step, x, y, generator=generator)
+        assert torch.equal(other.samples, whole.samples)
+        assert torch.equal(torch.stack(again.trace), torch.stack(want.trace))
+        assert again.accepted == pytest.approx(want.accepted)
+
+
+def test_the_end_reports_the_chains_and_leaves_the_mean_in_the_model():
+    x, y = data()
+    model = one_lengthscale()
+    chains = run(model, x, y, burn_in=40, iterations=100, thin=10)
+    evidence = chains.final_evidence(x, y, generator=torch.Generator())
+    assert evidence.facts["num_samples"] == 40
+    assert evidence.facts["rhat_hyperparameters"] < 1.05
+    assert evidence.facts["effective_samples_fit"] > 50
+    assert 0.5 < evidence.facts["acceptance"] <= 1.0
+    assert "given hyperparameters" in evidence.facts["evidence_of"]
+    chains.release()
+    torch.testing.assert_close(model.hyper_position().read(), model.samples.mean(0))
+
+
+def test_chains_that_disagree_are_told():
+    x, y = data()
+    chains = run(one_lengthscale(), x, y, burn_in=0, iterations=6, thin=1, chains=2)
+    with pytest.warns(UserWarning, match=r"HamiltonianChains.burn_in and HamiltonianChains.iter"):
+        chains.final_evidence(x, y, generator=torch.Generator())
+
+
+def test_positions_without_a_factor_are_impossible(monkeypatch):
+    x, y = data()
+    model = one_lengthscale()
+    chains = bound(model, x, y)
+    there = torch.tensor([[0.0], [60.0], [math.nan]]).double()  # exp(60): beyond any scale
+    values, gradients = chains._densities(there)
+    assert values.isfinite().tolist() == [True, False, False]
+    assert gradients.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"chains": 0}, "chains=0"),
+        ({"burn_in": -1}, "burn_in=-1"),
+        ({"iterations": 3, "thin": 4}, "iterations=3 must be at least thin=4"),
+    ],
+)
+def test_invalid_options_are_refused(change, message):
+    with pytest.raises(ConfigError, match=message):
+        HamiltonianChains(**change)
+
+
+def test_models_and_objectives_that_it_cannot_sample_are_refused():
+    chains, model = HamiltonianChains(), FullyBayesianGP(**parts())
+    with pytest.raises(ConfigError, match="samples the hyperparameters of FullyBayesianGP"):
+        chains.require_fit(ExactGP(**parts()), ExactMLL(), 20, 100)
+    with pytest.raises(ConfigError, match="SVGPELBO is an estimate from some"):
+        chains.require_fit(model, SVGPELBO(20), 20, 100)
+    with pytest.raises(ConfigError, match="LBFGSB would maximise what FullyBayesianGP is to"):
+        model.check_optimizer(LBFGSB())
+    model.requires_grad_(False)
+    with pytest.raises(ConfigError, match="all of them are fixed"):
+        chains.require_fit(model, ExactMLL(), 20, 100)
+    with pytest.raises(ConfigError, match="give a number"):
+        FullyBayesianSGPR(**parts(), num_inputs=1, num_inducing="auto")
+    with pytest.raises(ConfigError, match="Gaussian likelihood, got Bernoulli"):
+        ExactMLL().check(FullyBayesianGP(kernel=RBF(), mean=Constant(), likelihood=Bernoulli()))

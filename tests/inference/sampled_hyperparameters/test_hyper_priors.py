@@ -1,0 +1,81 @@
+"""The prior density of a vector of hyperparameters."""
+
+import math
+
+import pytest
+import torch
+from torch.distributions import Gamma
+
+from gpx.inference.sampled_hyperparameters.hyper_priors import FACTOR, HyperPriors
+from gpx.kernels import RBF
+from gpx.likelihoods import Gaussian
+from gpx.means import Constant
+from gpx.models import FullyBayesianGP
+from gpx.priors import LogNormal, Normal, Priors
+
+
+def model(**priors):
+    made = FullyBayesianGP(kernel=RBF(2), mean=Constant(), likelihood=Gaussian(0.1)).double()
+    if priors:
+        made.hyperpriors = Priors({name.replace("__", "."): law for name, law in priors.items()})
+    return made
+
+
+def density(made, u):
+    return HyperPriors(made, made.hyper_position()).log_density(u)
+
+
+@pytest.mark.parametrize(
+    "law",
+    [LogNormal(1.5, 3.0), Gamma(torch.tensor(2.0), torch.tensor(3.0)), None],
+    ids=["log-normal", "gamma", "none"],
+)
+def test_the_density_of_a_logarithm_integrates_to_one(law):
+    """Along the first lengthscale, relative to the others: with the Jacobian, in u."""
+    made = model(lengthscale=law) if law is not None else model()
+    grid = torch.linspace(-12.0, 12.0, 4001).double()
+    whole = made.hyper_position().read()
+    logs = torch.stack([density(made, torch.cat([u[None], whole[1:]])) for u in grid])
+    # the same with the first lengthscale left out
+    if law is None:
+        alone = -0.5 * ((grid - math.log(2.0)) / math.log(FACTOR)).square()
+    else:
+        prior = Priors({"lengthscale": law}).parameters["lengthscale"]
+        alone = prior.log_prob(grid.exp()) + grid
+        assert float(torch.trapezoid(alone.exp(), grid)) == pytest.approx(1.0, abs=1e-6)
+    torch.testing.assert_close(logs - logs[2000], alone - alone[2000], rtol=1e-10, atol=1e-10)
+
+
+def test_it_is_that_of_priors_with_the_jacobian_where_all_have_one():
+    made = model(
+        lengthscale=LogNormal(1.0, 2.0),
+        outputscale=LogNormal(3.0, 2.0),
+        noise_variance=LogNormal(0.1, 2.0),
+        mean__constant=Normal(0.5, 2.0),
+    )
+    u = torch.tensor([0.3, -0.2, 0.8, 0.9, -2.0]).double()
+    place = made.hyper_position()
+    names = list(place.names)
+    positive = [
+        name != "constant" for name in names for _ in range(2 if name == "lengthscale" else 1)
+    ]
+    place.move(u)
+    want = made.hyperpriors.log_prob(made) + u[torch.tensor(positive)].sum()
+    torch.testing.assert_close(density(made, u), want)
+
+
+def test_a_hyperparameter_without_a_prior_is_around_its_median():
+    """log-normal about 2, 1 and 0.05; the mean's constant about its initial value."""
+    made = model()
+    made.mean.constant.data.fill_(0.7)
+    place = made.hyper_position()
+    u = HyperPriors(made, place).centre
+    place.move(u)
+    assert made.kernel.lengthscale.tolist() == pytest.approx([2.0, 2.0])
+    assert made.kernel.outputscale.item() == pytest.approx(1.0)
+    assert made.likelihood.noise_variance.item() == pytest.approx(0.05)
+    assert made.mean.constant.item() == pytest.approx(0.7)
+    found = torch.autograd.functional.hessian(lambda v: density(made, v), u).diagonal()
+    deviations = [math.log(FACTOR) if name != "constant" else 1.0 for name in place.names]
+    deviations.insert(1, math.log(FACTOR))
+    assert found.tolist() == pytest.approx([-(s**-2) for s in deviations])
