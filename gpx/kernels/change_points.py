@@ -24,7 +24,8 @@ class ChangePoints(Kernel):
     Args:
         kernels: k_1 to k_p in the order of the input, at least two; each selects its own columns.
         locations: p - 1 increasing initial values, in the unit of the (standardised) input,
-            learned; None: equally spaced between -1 and 1.
+            learned; None: equally spaced between -1 and 1, from where ``init=subset`` searches the
+            start in the data.
         steepness: initial value(s), one for all or one for each, per unit of the input, learned;
             the width of a change is about 4 / steepness.
         axis: column of x along which the function changes.
@@ -41,6 +42,8 @@ class ChangePoints(Kernel):
     """
 
     steepness: Tensor
+    searched: bool = False
+    """Whether no locations were given, so that a run searches those to start from."""
 
     def __init__(
         self,
@@ -70,6 +73,7 @@ class ChangePoints(Kernel):
             )
         if not (places.isfinite().all() and (places.diff() > 0.0).all()):
             raise ConfigError(f"locations is {places.tolist()}: its places must increase")
+        self.searched = locations is None
         self.kernels = nn.ModuleList(parts)
         self.axis = int(axis)
         self.locations = nn.Parameter(places.to(torch.get_default_dtype()))

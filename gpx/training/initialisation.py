@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import scipy.optimize
 import torch
@@ -25,6 +25,12 @@ from gpx.models import ExactGP, Model
 from gpx.objectives import ExactMLL
 from gpx.priors import Priors
 from gpx.tensor_checks import check_at_least
+from gpx.training.change_places import (
+    PLACING_EVALUATIONS,
+    PLACING_ROWS,
+    open_changes,
+    place_changes,
+)
 from gpx.training.laplace_start import (
     has_laplace_start,
     laplace_rows,
@@ -85,6 +91,9 @@ class SubsetInitialisation(Initialisation):
     followed by fits from lengthscales times sqrt(d) (d >= 4), 1/4 and 1/16, until one explains more
     (``gpx.training.several_fits``); if none does, or none has a finite evidence, the first fit is
     kept.
+
+    Change points whose locations are not given start where the best of some short fits on at most
+    200 rows ends (``gpx.training.change_places``).
 
     Args:
         num_points: rows drawn; cost is cubic in it, and linear in the number of outputs.
@@ -150,6 +159,20 @@ class SubsetInitialisation(Initialisation):
         if not any(each.requires_grad for each in exact_outputs(parts)[0].parameters()):
             return
 
+        few = slice(0, PLACING_ROWS)
+
+        def fit_placed(change: Callable[[nn.Module], None]) -> Fit:
+            exact = exact_outputs(parts)
+            know_noise_of_outputs(exact, y[few], None if noise is None else noise.of(few))
+            change(exact[0].kernel)
+            most = min(PLACING_EVALUATIONS, self.max_evaluations)
+            return self._fit(exact, x[few], y[few], priors, lambda line: None, most=most)
+
+        for number in open_changes(parts.kernel, x.shape[1]):
+            placed = place_changes(fit_placed, parts.kernel, number, x, say)
+            if placed is not None:
+                take_over(placed.models, parts)
+
         def fit(factor: float) -> Fit:
             exact = exact_outputs(parts)
             know_noise_of_outputs(exact, y, noise)
@@ -185,11 +208,12 @@ class SubsetInitialisation(Initialisation):
         say: Say,
         *,
         again: bool = False,
+        most: int | None = None,
     ) -> Fit:
         """Train ``exact``, one model per output, on y (n,) or (n, p), NaN where one is missing.
 
         An output without targets in these rows is left as it is. ``again`` also evaluates the gain
-        at the start.
+        at the start. ``most`` is the limit of evaluations, None: ``max_evaluations``.
         """
         objective = ExactMLL()
         parts = [
@@ -203,7 +227,7 @@ class SubsetInitialisation(Initialisation):
             return torch.stack([objective.evidence(*part).value for part in parts]).sum()
 
         what = f"exact GP on {len(x)} points"
-        most = self.max_evaluations
+        most = self.max_evaluations if most is None else most
         with torch.no_grad():
             before = evidence() if again else y.new_tensor(-math.inf)
         maximise(together, evidence, count, most, priors=priors, say=say, what=what)
