@@ -205,6 +205,6 @@ class LaplacianEigenfunctions(InDoublePrecision, Basis):
             warnings.warn(
                 f"the {self.num_basis} eigenfunctions of the Laplacian have {100 * share:.0f} % of "
                 f"the kernel's variance: {cause}",
-                stacklevel=2,
+                stacklevel=users_line(),
             )
         return few

@@ -22,6 +22,7 @@ from gpx.calibration.base import (
 )
 from gpx.errors import DataError
 from gpx.likelihoods.base import Task, class_numbers
+from gpx.warned_line import users_line
 
 FEW = 500
 """Rows below which isotonic regression is warned of."""
@@ -196,7 +197,7 @@ class Isotonic(Recalibration):
             warnings.warn(
                 f"isotonic regression on {count} held-out rows may make predictions worse, as it "
                 "needs about a thousand; calibration=Temperature() needs fewer",
-                stacklevel=2,
+                stacklevel=users_line(),
             )
 
     @torch.no_grad()

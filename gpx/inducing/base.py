@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from gpx.errors import ConfigError, DataError, ShapeError, class_name
 from gpx.kernels.base import Kernel
 from gpx.tensor_checks import check_at_least, check_inputs
+from gpx.warned_line import users_line
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ class Selector(ABC):
             warnings.warn(
                 f"{class_name(self)} chose {len(found.points)} inducing points where "
                 f"{num_inducing} were asked for: the model has as many as it chose",
-                stacklevel=2,
+                stacklevel=users_line(),
             )
         return found
 

@@ -12,6 +12,7 @@ from gpx.data_sized import DataSized
 from gpx.errors import ConfigError
 from gpx.inducing.base import Selector
 from gpx.kernels.base import Kernel
+from gpx.warned_line import users_line
 
 
 class InducingFeatures(DataSized, ABC):
@@ -140,6 +141,6 @@ def features_of(features: InducingFeatures | None, selector: Selector | None) ->
         warnings.warn(
             f"selector={type(selector).__name__}() has no effect: it chooses points, and "
             f"{type(features).__name__} has none",
-            stacklevel=3,
+            stacklevel=users_line(),
         )
     return features

@@ -22,6 +22,7 @@ from gpx.linalg import (
     conjugate_gradients,
 )
 from gpx.tensor_checks import check_at_least, check_one_of, check_positive
+from gpx.warned_line import users_line
 
 PRODUCT_DTYPES = {"float32": torch.float32, "float64": None}
 """Choices of ``product_dtype``; None: the data's own dtype."""
@@ -138,7 +139,7 @@ class AuxiliarySolver:
                 warnings.warn(
                     f"auxiliary vector after {report.iterations} steps: {report.reason}",
                     UnconvergedWarning,
-                    stacklevel=2,
+                    stacklevel=users_line(),
                 )
         return Auxiliary(vector, residual, report, _gap(nystrom, residual))
 

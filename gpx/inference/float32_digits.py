@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gpx.kernels.base import Kernel
+from gpx.warned_line import users_line
 
 NOISE_SHARE = 0.05
 """Rounding of the kernel's variance, as a share of the noise variance, above which there is a
@@ -38,5 +39,5 @@ def warn_of_few_digits(kernel: Kernel, noise: Tensor, x: Tensor) -> None:
             "float32 has too few digits for noise this far below the variance of the functions: "
             "predicted means and intervals may be off by some percent of their width and more; "
             "take dtype=float64",
-            stacklevel=3,
+            stacklevel=users_line(),
         )

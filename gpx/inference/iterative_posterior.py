@@ -24,6 +24,7 @@ from gpx.linalg import PosteriorMeanError, SolveReport, UnconvergedWarning, conj
 from gpx.means.base import Mean
 from gpx.methods.base.posterior import Marginals
 from gpx.sampling import SHARED, ConditionedFunctions, Frequencies
+from gpx.warned_line import users_line
 
 BLOCK_BYTES = {"cpu": 2**26, "cuda": 2**30}
 """Bytes of one block of covariances with test points."""
@@ -171,7 +172,7 @@ class IterativePosterior(GaussianPosterior):
                 f"rank={self.options.rank} or variance_neighbours="
                 f"{self.options.variance_neighbours}, or take IterativeOptions.variance=exact",
                 UnconvergedWarning,
-                stacklevel=3,
+                stacklevel=users_line(),
             )
 
     @torch.no_grad()

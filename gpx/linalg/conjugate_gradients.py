@@ -25,6 +25,7 @@ from gpx.linalg.cg_one_side import OneSide
 from gpx.linalg.report import SolveReport
 from gpx.linalg.stopping import RelativeResidual, StoppingRule
 from gpx.tensor_checks import check_one_of
+from gpx.warned_line import users_line
 
 EARLY_CHECK_INTERVAL = 2
 """Steps between convergence checks within the first ten steps on a GPU. A solve with a good start
@@ -256,7 +257,7 @@ def _finish(
         if on_failure == "raise":
             raise error(text)
         if on_failure == "warn":
-            warnings.warn(text, UnconvergedWarning, stacklevel=3)
+            warnings.warn(text, UnconvergedWarning, stacklevel=users_line())
     return _result(state, rhs, report, converged, steps)
 
 

@@ -24,6 +24,7 @@ from gpx.runs.origin import require_same_model, version_note, version_of
 from gpx.runs.predictor import Predictor
 from gpx.training.checkpoint import load_checkpoint
 from gpx.training.device import DTYPES, resolve_device
+from gpx.warned_line import users_line
 
 
 def load(run: str | Path, device: str = "cpu", trust: Sequence[str] | str = ()) -> Predictor:
@@ -59,7 +60,7 @@ def finished_predictor(folder: RunFolder, config: DictConfig, device: str) -> Pr
     require_same_model(state, config, str(folder.config))
     note = version_note(version_of(state))
     if note:
-        warnings.warn(f"{folder.path} is of another version of gpx{note}", stacklevel=3)
+        warnings.warn(f"{folder.path} is of another version of gpx{note}", stacklevel=users_line())
     try:
         return restore_predictor(config, state, where)
     except ConfigError as error:

@@ -19,6 +19,7 @@ from gpx.errors import ConfigError, class_name
 from gpx.kernels.base import Kernel
 from gpx.kernels.families import resolve_family
 from gpx.kernels.stationary import Stationary
+from gpx.warned_line import users_line
 
 MIN_EFFECTIVE_SHARE = 0.1
 """A warning is given when the effective number of frequencies is below this share."""
@@ -104,7 +105,7 @@ def warn_of_few(effective: Tensor, num_basis: int) -> bool:
             f"only {float(effective):.0f} of {count} frequencies are effective after re-weighting: "
             "the kernel is too far from the one they were drawn for; draw them for shorter "
             "lengthscales or heavier tails (proposal), or take more (num_basis)",
-            stacklevel=2,
+            stacklevel=users_line(),
         )
     return few
 

@@ -15,6 +15,7 @@ from gpx.errors import ConfigError, class_name
 from gpx.kernels import RBF, Kernel, Scale
 from gpx.kernels.matern import Matern
 from gpx.tensor_checks import is_number
+from gpx.warned_line import users_line
 
 SPREAD_STREAM = 0x53505244
 """Stream of the factors, which makes them independent of the normals of the same seed."""
@@ -157,5 +158,5 @@ def warn_of_wide_spread(spread: Sequence[float], weights: Tensor, num_basis: int
         warnings.warn(
             f"spread={tuple(spread)}: about {share * num_basis:.0f} of {num_basis} functions carry "
             "the prior, the others lie beyond the kernel's spectrum; take smaller factors, or auto",
-            stacklevel=4,
+            stacklevel=users_line(),
         )

@@ -18,6 +18,7 @@ from gpx.data.source import DataSource
 from gpx.data.table import Table
 from gpx.data.tables.column_options import ColumnOptions, GivenRows, table_of
 from gpx.errors import ConfigError, DataError
+from gpx.warned_line import users_line
 
 AUTO, KERNEL = "auto", "kernel"
 
@@ -149,7 +150,7 @@ class TableFile(DataSource):
                     f"test_path={self.test_path} is the same file as path=: metrics on training "
                     "rows say nothing about new rows; give other rows, or leave it out to test on "
                     "a fold of these",
-                    stacklevel=2,
+                    stacklevel=users_line(),
                 )
             there = {role: _same_columns(layout, other, columns) for role, columns in roles.items()}
             test = self._rows(other, there, options, names)

@@ -60,7 +60,7 @@ class SeveralChains(Chain[ModelT]):
                 f"max_steps={limit} ends before the first sample after a burn-in of {wanted} "
                 f"steps: burn-in takes {self.burn_in} steps, then every {self.thin}. state is "
                 "kept; raise max_steps for settled chains",
-                stacklevel=2,
+                stacklevel=users_line(),
             )
         return min(limit, self.asked)
 

@@ -16,6 +16,7 @@ from gpx.methods.base.own_steps import OwnSteps
 from gpx.methods.direct.mean_field import total
 from gpx.methods.direct.model import Direct
 from gpx.tensor_checks import check_positive
+from gpx.warned_line import users_line
 
 MAX_STEP_LENGTH = 1e6
 """Longest step along the direction of a sweep, in multiples of its change of the logits."""
@@ -100,7 +101,7 @@ class CoordinateAscent(OwnSteps[Direct]):
             warnings.warn(
                 f"coordinate ascent ended while a sweep still gained {self.gain:.1e} nats, above "
                 f"tolerance={self.tolerance}; raise max_steps",
-                stacklevel=2,
+                stacklevel=users_line(),
             )
         return self._evidence(
             **self.model.facts(), converged=self.converged, gain_of_last_sweep=self.gain

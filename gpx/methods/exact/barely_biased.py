@@ -18,6 +18,7 @@ from gpx.linalg import BlockLanczos, SolveReport, UnconvergedWarning, block_gaus
 from gpx.linalg.trace import mean_and_error
 from gpx.methods.exact.iterative_mll import IterativeTerms
 from gpx.methods.exact.preconditioned_gradient import preconditioned_gradient
+from gpx.warned_line import users_line
 
 NEGLIGIBLE_MODE = 1e-10
 """Eigenvalues of the gradient matrix below this fraction of the largest are dropped."""
@@ -245,7 +246,9 @@ def _report(bound: float, bias: float, steps: int, relative: float, capped: bool
             "for: rounding allows no less; raise the noise variance, or ask for a larger bias"
         )
     if not met:
-        warnings.warn(f"barely biased evidence: {reason}", UnconvergedWarning, stacklevel=3)
+        warnings.warn(
+            f"barely biased evidence: {reason}", UnconvergedWarning, stacklevel=users_line()
+        )
     return SolveReport(steps, relative, met, reason)
 
 

@@ -32,6 +32,7 @@ from gpx.means.base import Mean
 from gpx.methods.base.model import Model
 from gpx.methods.base.posterior import Marginals
 from gpx.sampling import SHARED, ConditionedFunctions, Frequencies
+from gpx.warned_line import users_line
 
 BLOCK_BYTES = {"cpu": 2**23, "cuda": 2**28}
 """Bytes of one block of kernel rows: large enough to hide overheads, small beside n x n."""
@@ -54,7 +55,7 @@ def warn_of_rounding(rounding: float) -> None:
             "float32 has too few digits for noise this far below the variance of the functions: "
             "gradients of the evidence and predictions may be off by some percent, small entries "
             "of gradients and small variances by more; take dtype=float64",
-            stacklevel=3,
+            stacklevel=users_line(),
         )
 
 
@@ -120,7 +121,7 @@ def noisy_cholesky(kernel: Kernel, x: Tensor, noise: Tensor) -> tuple[Tensor, Ch
             f"{name} has a Cholesky factor only with a jitter added to the noise variance that is "
             f"above {JITTER_SHARE:.0%} of it, and evidence and predictions are those of the sum: "
             f"take {better}a larger noise variance",
-            stacklevel=2,
+            stacklevel=users_line(),
         )
     return upper, report
 

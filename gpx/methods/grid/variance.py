@@ -24,6 +24,7 @@ from gpx.methods.grid.system import (
     observed_factor,
 )
 from gpx.tensor_checks import check_at_least, check_one_of, check_positive
+from gpx.warned_line import users_line
 
 VarianceName = Literal["auto", "dense", "fill", "ignore", "sampled", "rank_reduced"]
 
@@ -153,7 +154,7 @@ def _explained_variance(
                     f"computed more exactly at noise variance {float(system.noise):.1e}; take the "
                     "other of variance=fill and ignore, or dtype=float64",
                     UnconvergedWarning,
-                    stacklevel=2,
+                    stacklevel=users_line(),
                 )
             break
         last = solve.fit

@@ -23,6 +23,7 @@ from gpx.methods.nearest.ordering import distinct_rows, earlier_rows, maximin_or
 from gpx.methods.nearest.posterior import NearestPosterior
 from gpx.methods.nearest.seen_points import JITTER_HINT
 from gpx.tensor_checks import check_at_least, check_num_data
+from gpx.warned_line import users_line
 
 REFIT_TOLERANCE = 1e-4
 """Relative residual of the solve for the optimal q(u)."""
@@ -308,6 +309,6 @@ class VNNGP(LocalValues):
                 f"of its relative residual of {REFIT_TOLERANCE}, and predictions use its last "
                 "iterate; use fewer neighbours, or refit=False",
                 UnconvergedWarning,
-                stacklevel=2,
+                stacklevel=users_line(),
             )
         return self._posterior(mean, deviation)

@@ -22,6 +22,7 @@ from gpx.sampling.convergence import effective_sample_size
 from gpx.sampling.langevin import Langevin
 from gpx.sampling.truncated_normal import signed_normals
 from gpx.tensor_checks import check_at_least
+from gpx.warned_line import users_line
 
 ACCEPTANCE_RANGE = (0.4, 0.75)
 """Acceptance rates outside of which a warning is given."""
@@ -185,7 +186,7 @@ class MALA(Chain[Reweighted]):
                 f"max_steps={limit} ends before the first sample after a burn-in of "
                 f"{wanted} steps: burn-in takes {self.burn_in} steps, then every "
                 f"{self.thin}. state is kept; raise max_steps= for a settled chain",
-                stacklevel=2,
+                stacklevel=users_line(),
             )
         self.last = min(limit, self.asked)
         return self.last
@@ -261,7 +262,7 @@ class MALA(Chain[Reweighted]):
                 f"the chain accepted {100 * self.acceptance:.0f} % of its proposals after burn-in, "
                 f"out of [{100 * low:.0f} %, {100 * high:.0f} %]: its step was adapted too little; "
                 f"raise burn_in={self.burn_in}",
-                stacklevel=2,
+                stacklevel=users_line(),
             )
         facts = self.model.facts() | {
             "num_samples": len(samples),

@@ -19,6 +19,7 @@ from gpx.methods.reweighted.model import Reweighted
 from gpx.methods.reweighted.posterior import LOG_OF_ZERO_VARIANCE
 from gpx.methods.reweighted.weights import CovarianceForm, ReweightedWeights
 from gpx.tensor_checks import check_at_least, check_positive
+from gpx.warned_line import users_line
 
 COLLINEARITY_TOLERANCE = 1e-10
 """Relative residual below which a function counts as collinear with those of the model."""
@@ -142,7 +143,7 @@ class RelevanceVectors(OwnSteps[Reweighted]):
                 f"the selection of relevance vectors ended with {self.residual:.1e} nats left to "
                 f"gain in one move, above tolerance={self.tolerance}; raise "
                 f"moves={self.moves}",
-                stacklevel=2,
+                stacklevel=users_line(),
             )
         if self.at_noise_floor:
             warnings.warn(
@@ -151,7 +152,7 @@ class RelevanceVectors(OwnSteps[Reweighted]):
                 "of noise; take fewer functions "
                 "(num_basis=), longer lengthscales, learn_noise=False, or "
                 "inference=type1",
-                stacklevel=2,
+                stacklevel=users_line(),
             )
         facts = self.model.facts() | {
             "relevance_vectors": int((self.variances > 0.0).sum()),

@@ -35,6 +35,7 @@ from gpx.methods.ski.waves import (
 )
 from gpx.operators import BlockToeplitz, Kronecker, Toeplitz, grid_lags
 from gpx.operators.convolution import DENSE_ENTRIES
+from gpx.warned_line import users_line
 
 MAX_DENSE_AXIS = 1500
 """Most points of an axis whose matrix is dense; for longer ones FFTs are faster."""
@@ -191,7 +192,7 @@ class LagCovariance(GridCovariance):
                 f"draws on the grid have a prior variance that is too large by about "
                 f"{clipped:.1%}, as the kernel has not decayed over the grid, and variances by "
                 "variance=stochastic are too small; take variance=low_rank or quadratic_form",
-                stacklevel=2,
+                stacklevel=users_line(),
             )
         roots = values.clamp_min(0.0).sqrt()
         found = column.new_empty(self.grid.size, samples)

@@ -27,6 +27,7 @@ from gpx.methods.ski.grid_spectrum import (
 from gpx.methods.ski.quad_logdet import quad_logdet, quadratic_form
 from gpx.methods.ski.system import NEGLIGIBLE_TRACE, SKISystem
 from gpx.tensor_checks import check_at_least, check_one_of
+from gpx.warned_line import users_line
 
 EVIDENCE_ERROR_TARGET = 1.0
 """Standard error of the evidence in nats that is small enough for any number of rows."""
@@ -244,7 +245,7 @@ class SKIEvidence(Objective[GatheredRows]):
                 f"the evidence of {num_data:,} rows has a standard error of {error:.3g} nats after "
                 f"{probes} probes, above accuracy={self.accuracy:g} nats a row; raise most_probes, "
                 f"or {other}, or ask for less accuracy",
-                stacklevel=3,
+                stacklevel=users_line(),
             )
 
     def _target_gradient_error(self, size: float) -> float:
@@ -265,7 +266,7 @@ class SKIEvidence(Objective[GatheredRows]):
                 f"the gradient of the log-determinant has a standard error of {share:.1%} "
                 f"after {probes} probes, above accuracy={self.accuracy:g} of its size; raise "
                 "most_probes, or rank, or ask for less accuracy",
-                stacklevel=3,
+                stacklevel=users_line(),
             )
 
     def _deterministic(self, system: SKISystem, model: GatheredRows, num_data: int) -> Tensor:

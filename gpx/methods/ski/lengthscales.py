@@ -12,6 +12,7 @@ from gpx.constraints import FLOOR, floor_of, raise_floor
 from gpx.kernels.base import Kernel
 from gpx.kernels.periodic import Periodic
 from gpx.kernels.stationary import Stationary
+from gpx.warned_line import users_line
 
 
 def spacing_floors(kernel: Kernel, spacing: Tensor, varies: Tensor) -> Tensor:
@@ -53,7 +54,7 @@ def bound_lengthscales(kernel: Kernel, floors: Tensor, *, warn: bool = True) -> 
                 f"a lengthscale of {shortest:.3g} is below the grid's spacing of {floor:.3g}, and "
                 "the grid does not resolve the kernel: it starts just above and will not go below; "
                 "use more points (grid_size) for shorter ones",
-                stacklevel=3,
+                stacklevel=users_line(),
             )
 
 

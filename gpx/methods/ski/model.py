@@ -35,6 +35,7 @@ from gpx.methods.ski.posterior import SKIPosterior
 from gpx.methods.ski.projection import Projection
 from gpx.methods.ski.system import NEGLIGIBLE_TRACE, SKISystem, evidence_trace
 from gpx.tensor_checks import check_at_least, check_num_inputs, check_one_of
+from gpx.warned_line import users_line
 
 Products = Literal["structured", "dense"]
 Variance = Literal["low_rank", "quadratic_form", "diagonal", "stochastic"]
@@ -392,7 +393,7 @@ class SKI(PlacedGrid, Model):
             f"the low-rank part of rank {system.part.rank:,} lacks up to {share:.0%} of the prior "
             "variance, by which predictive variances are too large (variance_missing); raise rank, "
             f"or take variance={other}",
-            stacklevel=3,
+            stacklevel=users_line(),
         )
 
     def new_posterior(self) -> SKIPosterior:

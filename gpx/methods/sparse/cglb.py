@@ -24,6 +24,7 @@ from gpx.methods.sparse.cg_lower_bound import matrices
 from gpx.methods.sparse.sgpr import SGPR, SGPRPosterior
 from gpx.sampling import SHARED, Frequencies
 from gpx.tensor_checks import check_at_least, check_num_data, check_one_of
+from gpx.warned_line import users_line
 
 VarianceName = Literal["sgpr", "lanczos", "exact"]
 VARIANCES: tuple[VarianceName, ...] = ("sgpr", "lanczos", "exact")
@@ -239,7 +240,9 @@ class CGLBPosterior(SGPRPosterior):
             )
             if not found.report.converged:
                 warnings.warn(
-                    f"predictive variances: {found.report.reason}", UnconvergedWarning, stacklevel=3
+                    f"predictive variances: {found.report.reason}",
+                    UnconvergedWarning,
+                    stacklevel=users_line(),
                 )
             return ((cross + found.residual) * found.solution).sum(0)
 

@@ -19,6 +19,7 @@ from gpx.methods.base.own_steps import OwnSteps
 from gpx.methods.weight_space.inducing_elbo import inducing_bound
 from gpx.methods.weight_space.qsgp_inducing import QSGPInducing
 from gpx.tensor_checks import check_at_least, check_one_of, check_positive
+from gpx.warned_line import users_line
 
 Method = Literal["conjugate_gradients", "gauss_seidel"]
 MeanError = Literal["average", "worst"]
@@ -248,7 +249,7 @@ class InducingSteps(OwnSteps[QSGPInducing]):
                 f"{self.tolerance:g}, {why}: {certified}; raise rank=, "
                 f"raise max_products={self.max_products} or use dtype=float64",
                 UnconvergedWarning,
-                stacklevel=2,
+                stacklevel=users_line(),
             )
         self.converged = state["converged"] = found <= self.tolerance or ended
 
