@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError, NotPositiveDefinite, class_name
+from gpx.errors import ConfigError, DidNotConverge, NotPositiveDefinite, class_name
 from gpx.inference.sampled_hyperparameters.hyper_priors import HyperPriors
 from gpx.inference.sampled_hyperparameters.model import SampledHyperparameters
 from gpx.linalg import cholesky
@@ -23,11 +23,15 @@ START_DEVIATION = 0.5
 """Standard deviation of the starts of the chains around the initial hyperparameters; of
 logarithms, if positive."""
 
+MAX_START_HALVINGS = 6
+"""Most times that the distance of a chain's start from the initial hyperparameters is halved; the
+last time it starts there."""
+
 LEARNED_AT = (0.25, 0.5, 0.75)
 """Shares of burn-in after which the preconditioner is learned anew."""
 
-PRIOR_WEIGHT = 5.0
-"""Number of draws that the start's covariance counts as, when the preconditioner is learned."""
+LEAST_DEVIATION = 1e-3
+"""Least standard deviation in the preconditioner, where chains have hardly moved."""
 
 
 class HamiltonianChains(SeveralChains[SampledHyperparameters]):
@@ -106,19 +110,38 @@ class HamiltonianChains(SeveralChains[SampledHyperparameters]):
         self.priors = HyperPriors(model, self.place)
         self.trace, self.history, self.accepted = [], [], 0.0
         model.samples = model.samples[:0]
-        start = self.place.read().to(x.device)
+        root = START_DEVIATION * torch.eye(self.place.size, dtype=torch.float64, device=x.device)
+        self.sampler = Hamiltonian(self._densities, self._starts(x, seed), root)
+
+    def _starts(self, x: Tensor, seed: int) -> Tensor:
+        """Positions (C, k) around the initial hyperparameters, at which the density is finite.
+
+        One at which it is not moves towards them until it is.
+        """
+        # values at their floor, where a start may leave them, are no inner points
+        least = self.place.lowest() + START_DEVIATION
+        centre = self.place.read().maximum(least).to(x.device)
         draws = torch.randn(
             self.chains,
-            len(start),
+            len(centre),
             generator=stream(seed, "chains", x.device),
             dtype=torch.float64,
             device=x.device,
         )
-        positions = start + START_DEVIATION * draws
-        positions = torch.where(self.place.allows(positions).unsqueeze(1), positions, start)
-        self.sampler = Hamiltonian(
-            self._densities, positions, START_DEVIATION * torch.eye(len(start)).to(positions)
-        )
+        positions = centre + START_DEVIATION * draws
+        for attempt in range(MAX_START_HALVINGS + 1):
+            missing = ~self._densities(positions)[0].isfinite()
+            if not bool(missing.any()):
+                break
+            if attempt == MAX_START_HALVINGS:
+                raise DidNotConverge(
+                    "the evidence is not finite at the initial hyperparameters, so that chains "
+                    "cannot start there: set others (init=constants), or fix the noise variance at "
+                    "a larger value"
+                )
+            share = 0.5 if attempt < MAX_START_HALVINGS - 1 else 0.0
+            positions[missing] = centre + share * (positions[missing] - centre)
+        return positions
 
     def _densities(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """log p(y | u) p(u) (C,) at positions (C, k), and its gradients (C, k)."""
@@ -171,15 +194,20 @@ class HamiltonianChains(SeveralChains[SampledHyperparameters]):
         return Evidence(fit.mean(), "estimate", {"prior": prior.mean()})
 
     def _learn_preconditioner(self) -> None:
-        """Take the root of the covariance of the later half of the states so far."""
+        """Take the root of the covariance of the later half of the states so far.
+
+        It is shrunk towards its diagonal, which counts as one draw per hyperparameter: the states
+        of burn-in are few, and depend on each other.
+        """
         later = self.history[len(self.history) // 2 :]
         if len(later) < 2 or not self.place.size:
             return
         assert self.sampler is not None
         draws = torch.stack(later).flatten(0, 1)
-        share = len(draws) / (len(draws) + PRIOR_WEIGHT)
-        covariance = share * torch.atleast_2d(draws.mT.cov())
-        covariance.diagonal().add_((1.0 - share) * 1e-2 * START_DEVIATION**2)
+        share = len(draws) / (len(draws) + self.place.size)
+        covariance = torch.atleast_2d(draws.mT.cov())
+        diagonal = covariance.diagonal() + LEAST_DEVIATION**2
+        covariance = torch.diag(diagonal).lerp(covariance, share)
         root, _ = cholesky(covariance, name="the covariance of hyperparameters")
         self.sampler.precondition(root)
 

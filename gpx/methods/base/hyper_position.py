@@ -84,11 +84,16 @@ class HyperPosition:
             parts.append(by_u.double().reshape(-1))
         return torch.cat(parts)
 
-    def allows(self, positions: Tensor) -> Tensor:
-        """Whether u (..., k) is finite and every positive parameter above its floor: bool (...)."""
-        lowest = []
+    def lowest(self) -> Tensor:
+        """Infimum (k,) of u, at the floors of positive parameters; float64."""
+        found = []
         for raw, constraint in self.entries:
             floor = 0.0 if constraint is None else constraint.floor
-            lowest += [math.log((1.0 + MARGIN) * floor) if floor > 0.0 else -math.inf] * raw.numel()
+            found += [math.log((1.0 + MARGIN) * floor) if floor > 0.0 else -math.inf] * raw.numel()
+        return torch.tensor(found, dtype=torch.float64)
+
+    def allows(self, positions: Tensor) -> Tensor:
+        """Whether u (..., k) is finite and every positive parameter above its floor: bool (...)."""
         # exp(50) is beyond any scale of standardised data
-        return ((positions > positions.new_tensor(lowest)) & (positions.abs() < 50.0)).all(-1)
+        above = positions > self.lowest().to(positions)
+        return (above & (positions.abs() < 50.0)).all(-1)

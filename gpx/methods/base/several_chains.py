@@ -92,12 +92,13 @@ class SeveralChains(Chain[ModelT]):
             found = (
                 f"{count} samples of each of the {self.chains} chains are too few to "
                 "say whether they have converged"
+                if self.chains > 1
+                else f"{count} samples are too few to say whether the chain has converged"
             )
         else:
             found = (
-                f"the {self.chains} chains have not converged: the largest R-hat is "
-                f"{worst:.3f}, expected below {MAX_RHAT}"
-            )
+                f"the {self.chains} chains have" if self.chains > 1 else "the chain has"
+            ) + f" not converged: the largest R-hat is {worst:.3f}, expected below {MAX_RHAT}"
         name = class_name(self)
         warnings.warn(
             f"{found}; raise {name}.burn_in and {name}.iterations",

@@ -6,7 +6,7 @@ import types
 import pytest
 import torch
 
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, DidNotConverge, NotPositiveDefinite
 from gpx.inducing import Given
 from gpx.kernels import RBF
 from gpx.likelihoods import Bernoulli, Gaussian
@@ -143,6 +143,45 @@ def test_the_end_reports_the_chains_and_leaves_the_mean_in_the_model():
     assert "given hyperparameters" in evidence.facts["evidence_of"]
     chains.release()
     torch.testing.assert_close(model.hyper_position().read(), model.samples.mean(0))
+
+
+def test_values_at_their_floor_are_no_start():
+    """A fit may leave the noise at its floor, where gradients vanish: chains start above it."""
+    x, y = data()
+    model = FullyBayesianGP(**parts()).double()
+    model.likelihood.noise_variance = 1.05e-6
+    chains = bound(model, x, y)
+    assert chains.sampler.values.isfinite().all()
+    assert float(chains.sampler.positions[:, -1].exp().min()) > 1.05e-6
+
+
+def test_a_start_without_an_evidence_is_refused():
+    x, y = data()
+    model = one_lengthscale()
+
+    class Nowhere(ExactMLL):
+        def evidence(self, model, x, y, *, generator=None):
+            raise NotPositiveDefinite("nowhere")
+
+    with pytest.raises(DidNotConverge, match="chains cannot start there"):
+        bound(model, x, y, Nowhere())
+
+
+def test_chains_that_start_where_there_is_no_density_start_nearer_the_centre():
+    """Half of the draws lie beyond a wall, at which the evidence ends."""
+    x, y = data()
+    model = one_lengthscale()
+    model.kernel.lengthscale = 1.0
+
+    class Walled(ExactMLL):
+        def evidence(self, model, x, y, *, generator=None):
+            if float(model.kernel.lengthscale.detach()) > 1.001:
+                raise NotPositiveDefinite("beyond the wall")
+            return super().evidence(model, x, y, generator=generator)
+
+    positions = bound(model, x, y, Walled(), chains=8).sampler.positions
+    assert float(positions.max()) <= 0.001
+    assert float(positions.std()) > 0.05
 
 
 def test_chains_that_disagree_are_told():
