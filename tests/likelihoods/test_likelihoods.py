@@ -306,7 +306,10 @@ def test_the_stated_error_of_the_softmax_holds_for_many_classes(classes, deviati
     assert found == pytest.approx(expected, abs=1e-5)
 
 
-@pytest.mark.parametrize("deviations", [(4, 4, 4), (16, 16, 16), (70, 70, 70), (1, 4, 8)])
+@pytest.mark.parametrize(
+    "deviations",
+    [(4, 4, 4), (16, 16, 16), (70, 70, 70), (1, 4, 8), (0.3, 0.3, 30), (1, 10, 100), (90, 90, 1)],
+)
 def test_softmax_expectation_holds_for_wide_latents(deviations):
     """Against E max_c (f_c + g_c): the integral of 1 - prod_c F_c on a dense line."""
     wide = double(deviations)
@@ -341,6 +344,46 @@ def test_softmax_probabilities_are_the_slopes_for_wide_latents(deviation):
     likelihood = Softmax(4)
     (slope,) = torch.autograd.grad(likelihood.expected_logsumexp(*inputs).sum(), mean)
     torch.testing.assert_close(slope, likelihood.class_probabilities(*inputs), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("deviations", [(0.0, 0.3, 9.0), (1.0, 1.0, 100.0), (0.0, 40.0, 1000.0)])
+@pytest.mark.parametrize("means", [(0.3, -0.4, 0.1), (3.0, 0.0, 1.0), (0.0, 0.0, -2.0)])
+def test_softmax_probabilities_are_the_slopes_for_uneven_latents(means, deviations):
+    mean = (max(deviations) * double([means])).requires_grad_(True)
+    variance = double([deviations]).square()
+    likelihood = Softmax(3)
+    (slope,) = torch.autograd.grad(likelihood.expected_logsumexp(mean, variance).sum(), mean)
+    probabilities = likelihood.class_probabilities(mean.detach(), variance)
+    torch.testing.assert_close(slope, probabilities, rtol=0, atol=1e-4)
+
+
+def test_softmax_expectation_of_one_wide_latent_among_many_classes():
+    """A latent so wide that it is far above all others or far below: half of its mean size."""
+    deviation = torch.full((1, 500), 3.0, dtype=torch.float64)
+    deviation[0, 0] = 1e5
+    mean = torch.zeros_like(deviation)
+    found = Softmax(500).expected_logsumexp(mean, deviation.square()).item()
+    others = Softmax(499).expected_logsumexp(mean[:, 1:], deviation[:, 1:].square()).item()
+    # E max(f, c) = s density(c / s) + c P(f < c) for c small beside s
+    assert found == pytest.approx(1e5 / math.sqrt(2.0 * math.pi) + 0.5 * others, abs=1.0)
+
+
+def test_softmax_gradients_for_uneven_latents():
+    mean = double([[0.5, -3.0, 20.0], [1.0, 2.0, 0.0]]).requires_grad_(True)
+    variance = double([[0.1, 1.0, 900.0], [1.0, 2.0, 0.5]]).requires_grad_(True)
+    assert torch.autograd.gradcheck(Softmax(3).expected_logsumexp, (mean, variance), atol=1e-5)
+
+
+def test_uneven_latents_of_one_row_do_not_change_the_values_of_other_rows():
+    _, mean, variance = _softmax_problem()
+    uneven = variance.clone()
+    uneven[0, 0] = 900.0
+    likelihood = Softmax(4)
+    found = likelihood.expected_logsumexp(mean, uneven)
+    alone = likelihood.expected_logsumexp(mean[:1], uneven[:1])
+    torch.testing.assert_close(found[:1], alone, rtol=1e-12, atol=0)
+    even = likelihood.expected_logsumexp(mean, variance)
+    torch.testing.assert_close(found[1:], even[1:], rtol=1e-12, atol=0)
 
 
 def test_softmax_limits_shift_and_normalisation():
@@ -390,6 +433,15 @@ def test_softmax_float32():
     exact = Softmax(4).expected_log_prob(y, mean, variance)
     found = Softmax(4).float().expected_log_prob(y.float(), mean.float(), variance.float())
     torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-5)
+
+
+def test_softmax_float32_of_uneven_latents():
+    y = torch.zeros(3)
+    mean = torch.tensor([[0.0, 5.0, -3e4], [1e4, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    variance = torch.tensor([[1e6, 0.0, 1.0], [1e8, 0.0, 1.0], [1e4, 1.0, 0.0]])
+    exact = Softmax(3).expected_log_prob(y.double(), mean.double(), variance.double())
+    found = Softmax(3).expected_log_prob(y, mean, variance)
+    torch.testing.assert_close(found.double(), exact, rtol=3e-5, atol=1e-3)
 
 
 def test_softmax_needs_two_classes():
