@@ -218,14 +218,15 @@ def _explain_unknown(name: str, overrides: Sequence[str]) -> str:
     solvers = solver_owners(name)
     if solvers:
         return f"there is no option {name} here; for {' and '.join(solvers)} it is now {new}"
-    if new in owners:
+    here, chosen = _composed_here(overrides)
+    # some names that models with a basis had are still those of other models
+    if new in owners and (name not in owners or "approx.basis" in here):
         return f"the option {name} has been renamed: use {new}, an option of basis="
     if name in FOLDER_NAMES:
         return (
             f"there is no option {name}; another run folder is hydra.run.dir=FOLDER on the command "
             "line and folder=FOLDER in gpx.fit"
         )
-    here, chosen = _composed_here(overrides)
     if name in owners and (not owners[name] or (CONFIGS / name).is_dir()):
         return _explain_bare(name)
     if name in owners:

@@ -61,15 +61,22 @@ def _stored(argument: str, folders: Sequence[Path]) -> str:
     if group != GROUP or not equals:
         return argument
     choices = [_unquoted(choice) for choice in _split_at_commas(_unquoted(text))]
-    if not any(_is_expression(choice) for choice in choices):
+    if not any(_is_expression(choice, folders) for choice in choices):
         return argument
     return f"{GROUP}=" + ",".join(
-        f"'{_store(choice, folders)}'" if _is_expression(choice) else choice for choice in choices
+        f"'{_store(choice, folders)}'" if _is_expression(choice, folders) else choice
+        for choice in choices
     )
 
 
-def _is_expression(text: str) -> bool:
-    """Whether it is more than a name, and not a list or a function of Hydra."""
+def _is_expression(text: str, folders: Sequence[Path]) -> bool:
+    """Whether it is more than a name, and not a list or a function of Hydra.
+
+    A name with a slash is that of a config in a folder, unless a kernel is divided.
+    """
+    divided, slash, _ = text.partition("/")
+    if slash and any((folder / GROUP / f"{divided}.yaml").is_file() for folder in folders):
+        return not any((folder / GROUP / divided).is_dir() for folder in folders)
     return bool(re.search(r"[+*()\s]", text)) and not re.match(
         rf"\[|\{{|({'|'.join(SWEEPS)})\(", text
     )
@@ -159,9 +166,15 @@ class _Reader:
             raise self._unreadable(
                 "a difference of kernels is not a kernel, as its variance may be negative"
             )
+        if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Div):
+            number = tree.right.value if isinstance(tree.right, ast.Constant) else None
+            if not is_number(number) or not number > 0:
+                raise self._unreadable("a quotient of kernels is not a kernel")
+            raise self._unreadable(
+                f"kernels are not divided but multiplied: {1 / number:g}*{_bracketed(tree.left)}"
+            )
         if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Pow):
-            left = ast.unparse(tree.left)
-            base = f"({left})" if isinstance(tree.left, ast.BinOp) else left
+            base = _bracketed(tree.left)
             power = tree.right.value if isinstance(tree.right, ast.Constant) else None
             count = power if isinstance(power, int) and 2 <= power <= MAX_WRITTEN else 2
             raise self._unreadable(
@@ -252,6 +265,11 @@ class _Reader:
             f"{GROUP}={self.text} cannot be read ({why}); write names of kernels with +, *, "
             f"positive numbers and parentheses, for example {EXAMPLE}"
         )
+
+
+def _bracketed(tree: ast.expr) -> str:
+    text = ast.unparse(tree)
+    return f"({text})" if isinstance(tree, ast.BinOp) else text
 
 
 def sum_of(terms: list[dict[str, Any]]) -> dict[str, Any]:

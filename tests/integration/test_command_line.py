@@ -104,6 +104,15 @@ TINY = [
             "approx.num_inducing is an option of approx=cglb, conv_gp, deep_svgp, dkl, dtc,",
         ),
         (
+            ["approx=svdkl", "approx.num_data="],
+            "approx.num_data is an option of approx=cglb, conv_gp, deep_svgp, dkl, dtc, fic ..., "
+            "not of approx=svdkl",
+        ),
+        (
+            ["approx=reweighted", "data=toy1d", "approx.seed=3"],
+            "the option approx.seed has been renamed: use approx.basis.seed, an option of basis=",
+        ),
+        (
             ["approx=reweighted", "basis=gauss_hermite", "approx.basis.spread=2"],
             "structured_orthogonal, not of basis=gauss_hermite",
         ),
@@ -173,7 +182,7 @@ TINY = [
             "approx.block_centres=[[1], [2, 3]]: expected rows of numbers, a list for each block",
         ),
         (["data=csv", "data.path=."], "error: . is a folder, expected a file"),
-        (["kernel=rbf/linear"], "there is no kernel=rbf/linear; did you mean"),
+        (["kernel=rbf/linear"], "a quotient of kernels is not a kernel"),
         (["trainer.loggers=wandb"], "expected a list, in brackets: trainer.loggers=[...]"),
         (["~trainer.max_steps"], "~trainer.max_steps: options cannot be deleted; leave this out"),
         (["seed=abc"], "seed=abc: expected a whole number"),

@@ -203,6 +203,13 @@ def test_kernels_of_the_user(printed, tmp_path):
     assert "lengthscale: 7.0" in out
 
 
+def test_a_kernel_of_the_user_in_a_folder_is_no_quotient(printed, tmp_path):
+    (tmp_path / "kernel" / "rbf").mkdir(parents=True)
+    node = "# @package kernel\n_target_: gpx.kernels.RBF\nlengthscale: 7.0\n"
+    (tmp_path / "kernel" / "rbf" / "mine.yaml").write_text(node)
+    assert "lengthscale: 7.0" in printed(["kernel=rbf/mine", "--config-dir", str(tmp_path)])
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -210,7 +217,11 @@ def test_kernels_of_the_user(printed, tmp_path):
         ("zzz+rbf", "there is no kernel zzz; valid are: arc_cosine, categorical"),
         ("rbf+", "cannot be read (a kernel or a bracket is missing); write"),
         ("rbf)+linear", "a kernel or a bracket is missing"),
-        ("rbf*linear/2", "rbf * linear / 2 is not a kernel, sum or product"),
+        ("rbf/2", "kernel=rbf/2 cannot be read (kernels are not divided but multiplied: 0.5*rbf)"),
+        ("rbf*linear/2", "kernels are not divided but multiplied: 0.5*(rbf * linear)"),
+        ("'(rbf + linear)/4'", "kernels are not divided but multiplied: 0.25*(rbf + linear)"),
+        ("rbf/periodic", "a quotient of kernels is not a kernel"),
+        ("rbf/0", "a quotient of kernels is not a kernel"),
         ("linear + rbf**2", "share their parameters, which no config holds: write rbf*rbf, whose"),
         ("(linear + rbf)**2", "write (linear + rbf)*(linear + rbf), whose factors have"),
         ("rbf**3", "write rbf*rbf*rbf, whose factors have"),
