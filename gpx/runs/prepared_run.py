@@ -215,6 +215,11 @@ def prepare(
 
     with explain_categorical_kernel(config):
         model, objective = _model_and_objective(config, data, device, dtype)
+    if 0 < objective.total < data.num_train:
+        raise ConfigError(
+            f"objective.num_data={objective.total} but there are {data.num_train} training rows: "
+            "leave it out, and it is their number"
+        )
     if objective.batching == "full" and options.batch_size != TrainerConfig.batch_size:
         console.say(
             f"note: trainer.batch_size={options.batch_size} has no effect: "

@@ -186,6 +186,10 @@ TINY = [
         (["trainer.loggers=wandb"], "expected a list, in brackets: trainer.loggers=[...]"),
         (["~trainer.max_steps"], "~trainer.max_steps: options cannot be deleted; leave this out"),
         (["seed=abc"], "seed=abc: expected a whole number"),
+        (
+            ["approx=svgp", "objective.num_data=3"],
+            "objective.num_data=3 but there are 180 training rows: leave it out",
+        ),
         (["data.split=1.5"], "data.split=1.5: expected a whole number"),
         (["optimizer.ftol=abc"], "optimizer.ftol=abc: expected a number"),
         (["kernel.ard_num_dims=5"], "5 lengthscales"),
