@@ -22,6 +22,7 @@ from gpx.options.tree import changed
 from gpx.runs.folder import RunFolder
 from gpx.runs.origin import require_same_model, version_note, version_of
 from gpx.runs.predictor import Predictor
+from gpx.tensor_checks import is_number
 from gpx.training.checkpoint import load_checkpoint
 from gpx.training.device import DTYPES, resolve_device
 from gpx.warned_line import users_line
@@ -68,11 +69,18 @@ def finished_predictor(folder: RunFolder, config: DictConfig, device: str) -> Pr
 
 
 def within_memory(config: DictConfig, device: torch.device) -> DictConfig:
-    """A copy of the config whose memory budgets do not exceed the memory of ``device``."""
+    """A copy of the config whose memory budgets do not exceed the memory of ``device``.
+
+    Those of zero, which runs of earlier versions could have, become automatic.
+    """
     free = available_memory(device)
 
     def fitting(option: str, value: Any) -> Any:
-        beyond = option == "memory_budget" and isinstance(value, int) and value > (free or value)
+        if option not in ("memory_budget", "memory_budget_gib") or not is_number(value):
+            return value
+        if value <= 0:
+            return None if option.endswith("_gib") else budget_in_bytes(None, free)
+        beyond = option == "memory_budget" and value > (free or value)
         return budget_in_bytes(None, free) if beyond else value
 
     made = OmegaConf.create(changed(OmegaConf.to_container(config, resolve=False), fitting))
