@@ -46,11 +46,12 @@ class FirstOrder(Optimizer):
         groups: role -> {algorithm: adam | adagrad | sgd | sparse_adam | natural, lr: initial rate,
             freeze_steps: steps before the role is trained}; further entries are options of torch's
             class. With ``natural``, otherwise: {algorithm, lr} of families of q(u) that have no
-            natural steps, or of which a part is fixed. ``algorithm`` may also be the dotted name
-            of any subclass of ``torch.optim.Optimizer`` that steps without a closure
-            (``torch.optim.AdamW``, or one of one's own). A role of the model without settings is
-            an error. Settings for a role that the model lacks are ignored if the role is one of
-            ``ROLES``, otherwise an error.
+            natural steps, or of which a part is fixed; beside it lr may be None, which is 0.1 for
+            natural steps and the rate of ``otherwise`` for another algorithm. ``algorithm`` may
+            also be the dotted name of any subclass of ``torch.optim.Optimizer`` that steps without
+            a closure (``torch.optim.AdamW``, or one of one's own). A role of the model without
+            settings is an error. Settings for a role that the model lacks are ignored if the role
+            is one of ``ROLES``, otherwise an error.
         schedule: {name: constant | exponential | cosine, final: last rate / first rate, warmup:
             steps over which the rate of a role rises linearly, from its first step on}.
         settled: training ends early once a tenth of the steps gains less than this many nats per

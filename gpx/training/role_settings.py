@@ -28,6 +28,8 @@ SPARSE_CLASSES = (
 """Their classes, and those of torch that do the same."""
 ROLES = ("hyperparameters", "inducing", "variational", "touched", "precisions", "network")
 """Roles of parameters in gpx's models; settings for a role that a model lacks are ignored."""
+NATURAL_RATE = 0.1
+"""Rate of natural gradient steps without one of their own."""
 DENSE_OPTIONS = ("momentum", "weight_decay")
 """Options with which even the algorithms for sparse gradients move every entry."""
 
@@ -78,17 +80,30 @@ def _require_options(option: str, value: object) -> None:
 def checked_groups(groups: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """A copy of the settings by role, with lists as tuples, which a checkpoint can hold.
 
+    Where ``otherwise`` is given, a rate that is None is filled in: ``NATURAL_RATE`` for natural
+    steps, and for any other algorithm the rate of ``otherwise``.
+
     Raises:
         ConfigError: an invalid rate, algorithm, option of the algorithm, ``freeze_steps`` or
             ``otherwise``.
     """
     _require_options("groups", groups)
+    groups = {role: _with_rate(setting) for role, setting in groups.items()}
     for role, setting in groups.items():
         _check_setting(f"groups.{role}", setting)
         _require_steps(f"groups.{role}.freeze_steps", setting.get("freeze_steps", 0))
         if "otherwise" in setting:
             _check_setting(f"groups.{role}.otherwise", setting["otherwise"])
     return {role: plain(setting) for role, setting in groups.items()}
+
+
+def _with_rate(setting: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The setting with its rate, if it has none but says what to do ``otherwise``."""
+    instead = setting.get("otherwise") if isinstance(setting, Mapping) else None
+    if not isinstance(instead, Mapping) or setting.get("lr") is not None:
+        return setting
+    natural = setting.get("algorithm") == "natural"
+    return {**setting, "lr": NATURAL_RATE if natural else instead.get("lr")}
 
 
 def _check_setting(option: str, setting: Mapping[str, Any]) -> None:

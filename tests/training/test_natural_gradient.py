@@ -20,6 +20,8 @@ from gpx.linalg.replayed import EAGER_STEPS
 from gpx.means import Zero
 from gpx.models import SVGP
 from gpx.objectives import SVGPELBO
+from gpx.options.build import build
+from gpx.options.composition import composed
 from gpx.training.first_order import FirstOrder
 from gpx.training.natural_gradient import MAX_STEP, NaturalGradient
 
@@ -273,6 +275,20 @@ def test_otherwise_keeps_the_steps_for_which_a_role_is_frozen():
     optimizer, _ = algorithm_for(model_of(Gaussian(0.1), OwnFamily()), setting)
     rates = [optimizer.learning_rates(step)["variational"] for step in range(3)]
     assert rates == [0.0, 0.0, 0.25]
+
+
+@pytest.mark.parametrize(
+    ("options", "rate"),
+    [
+        ([], 0.1),
+        (["optimizer.groups.variational.algorithm=adam"], 0.01),
+        (["optimizer.groups.variational={algorithm: adam, lr: 0.003}"], 0.003),
+        (["optimizer.groups.variational.lr=0.5"], 0.5),
+    ],
+)
+def test_the_rate_of_q_fits_its_algorithm(options, rate):
+    made = build(composed(["approx=svgp", *options]), "optimizer")
+    assert made.settings["variational"]["lr"] == rate
 
 
 @pytest.mark.parametrize(
