@@ -28,6 +28,11 @@ PRECISIONS = -30.0, 20.0
 lose the identity in it to rounding."""
 
 
+RAISED = 1.0, 3.0, 6.0
+"""Smallest logarithms of the sites' precisions that are tried where the bound is infinite without:
+under a very wide prior, the sites of zero counts would leave f so wide that exp(f) overflows."""
+
+
 class ExpectedCurvature(NamedTuple):
     """Derivatives of E log p(y | f) under f ~ N(mean, v), of each row.
 
@@ -173,9 +178,15 @@ def _settled(
                 break
         return v, value
 
-    sites = precision.log().clamp(*PRECISIONS)
-    factor, variance, divergence = terms(sites)
-    value, reach = bound(v, variance, divergence), PRECISIONS[1] - PRECISIONS[0]
+    for least in (PRECISIONS[0], *RAISED):
+        sites = precision.log().clamp(least, PRECISIONS[1])
+        factor, variance, divergence = terms(sites)
+        value = bound(v, variance, divergence)
+        if math.isfinite(value):
+            break
+    else:
+        return None
+    reach = PRECISIONS[1] - PRECISIONS[0]
     for _ in range(MAX_SETTLING):
         before = value
         v, value = moved(v, value)
@@ -193,7 +204,7 @@ def _settled(
         if not value - before > SETTLED * len(y):
             break
         reach = 2.0 * max(reach, SMALLEST_STEP)
-    return (v, factor) if math.isfinite(value) else None
+    return v, factor
 
 
 def _factor(columns: Tensor, precision: Tensor) -> Tensor:

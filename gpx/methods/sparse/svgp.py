@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -238,6 +239,12 @@ class SVGP(Model):
         before, kept = bound(), copy.deepcopy(self.q.state_dict())
         found = concave_start(self._variables, self.mean, own_x, own_y, self.likelihood)
         if found is None:
+            self.note = "q(u) starts at the prior, as no mode of the posterior was found"
+            if not math.isfinite(before):
+                self.note = (
+                    "q(u) starts at the prior, where the bound of the evidence is infinite: start "
+                    "with a smaller outputscale, or a mean nearer to the targets"
+                )
             return
         self._assign(self.q, *found)
         if not bound() > before:

@@ -83,6 +83,31 @@ def test_q_is_near_that_of_highest_bound(likelihood, outputscale):
     assert best - 0.1 < start <= best + 1e-6
 
 
+@pytest.mark.parametrize("outputscale", [2000.0, 1e4])
+def test_there_is_a_start_where_the_bound_is_infinite_at_the_mode(outputscale):
+    x, y = counts()
+    z = torch.linspace(0.0, 1.0, 25, dtype=torch.float64)[:, None]
+    start, best = start_and_best(Poisson(), RBF(1, 0.1, outputscale), z, x, y)
+    assert best - 2.0 < start <= best + 1e-6
+
+
+@pytest.mark.parametrize(
+    ("mean", "said"), [(800.0, "the bound of the evidence is infinite"), (0.0, "")]
+)
+def test_the_model_says_if_it_found_no_start(mean, said):
+    x, y = counts()
+    model = SVGP(
+        kernel=RBF(1, 0.1),
+        mean=Constant(mean),
+        likelihood=Poisson(),
+        num_inputs=1,
+        num_inducing=12,
+    ).double()
+    model.initialise(x, y, generator=draws(0))
+    assert said in model.note
+    assert bool(said) == bool(model.note)
+
+
 @pytest.mark.parametrize("seed", [0, 1])
 def test_few_inducing_points_leave_a_wide_prior_its_variance(seed):
     """The expected rate is e^26 times that at the mode, and a step of Newton divides it by e."""
