@@ -20,6 +20,9 @@ MAX_STEPS, STEPS_PER_CHECK, ACCURACY = 200, 4, 1e-9
 """Of the search for the mode: most steps, how many follow without a wait for a device, and the
 relative change at which it ends; the nodes need no exact one."""
 
+MAX_DOUBLINGS = 64
+"""Most doublings of the distance between which the mode is searched."""
+
 WIDTH_STEPS, WIDTH_RANGE = 10, 20.0
 """Bisections for the logarithm of the width on each side of the mode, and range searched."""
 
@@ -135,10 +138,21 @@ def _mode(likelihood: LogConcave, y: Tensor, centre: Tensor, spread: Tensor) -> 
     """The mode (..., n) of f given y: Newton's method, with bisection where it steps too far.
 
     The slope of log p at the centre, which falls as f grows, bounds how far the mode is from there.
+    Where that is far, as at exp(140) expected counts, the distance is first found up to a factor of
+    two.
     """
-    far = centre + spread * likelihood.curvature(y, centre).gradient
+    towards = spread * likelihood.curvature(y, centre).gradient
+    reach, far = spread.sqrt().clamp_min(1.0), centre + towards
+    for step in range(MAX_DOUBLINGS):
+        slope = likelihood.curvature(y, centre + towards.sign() * reach).gradient
+        # the density still rises away from the centre
+        short = (towards.sign() * slope * spread > reach) & (reach < towards.abs())
+        if step % STEPS_PER_CHECK == 0 and not bool(short.any()):
+            break
+        reach = torch.where(short, 2.0 * reach, reach)
+    far = torch.where(reach < towards.abs(), centre + towards.sign() * reach, far)
     low, high = torch.minimum(centre, far), torch.maximum(centre, far)
-    f, last, before = centre, high - low, high - low
+    f, last, before = centre, towards.abs(), towards.abs()
     for step in range(MAX_STEPS):
         slope, bend = likelihood.curvature(y, f)
         rise = slope - (f - centre) / spread

@@ -54,6 +54,20 @@ def test_moments_of_counts_are_integrals(likelihood, y, mean, variance):
     assert left == pytest.approx(float(spread), rel=1e-5)
 
 
+@pytest.mark.parametrize(("mean", "variance"), [(200.0, 100.0), (1000.0, 100.0), (1e5, 1e-3)])
+@pytest.mark.parametrize("y", [0.0, 7.0])
+def test_moments_exist_where_the_expected_count_overflows(y, mean, variance):
+    given = (torch.tensor([value], dtype=torch.float64) for value in (y, mean, variance))
+    found = tilted_by_quadrature(Poisson(), *given)
+    f = torch.linspace(-10.0, 25.0, 400_001, dtype=torch.float64)
+    log_mass = Poisson().log_prob(f.new_tensor(y), f) - 0.5 * (f - mean).square() / variance
+    total = log_mass.logsumexp(0) + (f[1] - f[0]).log() - 0.5 * math.log(2 * math.pi * variance)
+    torch.testing.assert_close(found.log_normaliser[0], total, rtol=1e-9, atol=1e-6)
+    centre = log_mass.softmax(0) @ f
+    moved = mean + variance * float(found.gradient)
+    assert moved == pytest.approx(float(centre), abs=1e-9 * mean)
+
+
 def test_a_bend_far_out_in_a_wide_density_does_not_cost_the_variance_its_digits():
     # 64 nodes between -300 and the steep fall at 0, three standard deviations away
     given = (torch.tensor([value], dtype=torch.float64) for value in (0.0, -300.0, 1e4))
