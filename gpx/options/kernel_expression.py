@@ -167,11 +167,11 @@ class _Reader:
                 "a difference of kernels is not a kernel, as its variance may be negative"
             )
         if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Div):
-            number = tree.right.value if isinstance(tree.right, ast.Constant) else None
-            if not is_number(number) or not number > 0:
+            divisor = tree.right.value if isinstance(tree.right, ast.Constant) else None
+            if not is_number(divisor) or not divisor > 0:
                 raise self._unreadable("a quotient of kernels is not a kernel")
             raise self._unreadable(
-                f"kernels are not divided but multiplied: {1 / number:g}*{_bracketed(tree.left)}"
+                f"kernels are not divided but multiplied: {1 / divisor:g}*{_bracketed(tree.left)}"
             )
         if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Pow):
             base = _bracketed(tree.left)
