@@ -97,6 +97,7 @@ class HamiltonianChains(SeveralChains[SampledHyperparameters]):
     def bind(self, model: SampledHyperparameters, x: Tensor, seed: int) -> None:
         """As in ``OwnSteps``; continues the chains of a checkpoint."""
         self.model, self.place = model, model.hyper_position()
+        self.lowest = self.place.lowest().to(x.device)
         self.data = x, self.session.y
         restored, self.restored = self.restored, False
         if restored and self.saved:
@@ -119,8 +120,7 @@ class HamiltonianChains(SeveralChains[SampledHyperparameters]):
         One at which it is not moves towards them until it is.
         """
         # values at their floor, where a start may leave them, are no inner points
-        least = self.place.lowest() + START_DEVIATION
-        centre = self.place.read().maximum(least).to(x.device)
+        centre = self.place.read().maximum(self.lowest + START_DEVIATION)
         draws = torch.randn(
             self.chains,
             len(centre),
@@ -147,10 +147,11 @@ class HamiltonianChains(SeveralChains[SampledHyperparameters]):
         """log p(y | u) p(u) (C,) at positions (C, k), and its gradients (C, k)."""
         values = positions.new_full((len(positions),), -math.inf)
         gradients = torch.zeros_like(positions)
-        allowed = self.place.allows(positions)
-        safe = torch.where(allowed.unsqueeze(1), positions, self.priors.centre.to(positions))
+        allowed = self.place.allows(positions, self.lowest)
+        safe = torch.where(allowed.unsqueeze(1), positions, self.priors.centre)
+        possible = allowed.tolist()
         for chain, _ in enumerate(self.place.visit(safe)):
-            if not bool(allowed[chain]):
+            if not possible[chain]:
                 continue
             with torch.enable_grad():
                 u = positions[chain].detach().requires_grad_()
@@ -160,9 +161,9 @@ class HamiltonianChains(SeveralChains[SampledHyperparameters]):
                 except NotPositiveDefinite:  # never accepted
                     continue
                 gradient = self.place.gradient(evidence) + torch.autograd.grad(prior, u)[0]
-            if bool(gradient.isfinite().all()):
-                values[chain] = (evidence + prior).detach()
-                gradients[chain] = gradient
+            finite = gradient.isfinite().all()
+            values[chain] = torch.where(finite, (evidence + prior).detach(), -math.inf)
+            gradients[chain] = torch.where(finite, gradient, 0.0)
         return values, gradients
 
     def step(self, step: int, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:

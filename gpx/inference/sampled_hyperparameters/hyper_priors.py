@@ -47,10 +47,11 @@ class HyperPriors:
         for _, each, prior in () if model.hyperpriors is None else model.hyperpriors.of(model):
             named.setdefault(id(each.raw), []).append(prior)
         self.given: list[_Given] = []
-        self.initial = place.read() if initial is None else initial.cpu()
+        now = place.read()
+        self.initial = now if initial is None else initial.to(now)
         self.centre = self.initial.clone()
         self.deviation = torch.ones_like(self.centre)
-        self.without = torch.ones_like(self.centre, dtype=torch.bool)
+        self.without = torch.ones_like(self.centre)  # 0 where there is a given prior
         first = 0
         for (raw, constraint), name in zip(place.entries, place.names, strict=True):
             own = slice(first, first + raw.numel())
@@ -59,7 +60,7 @@ class HyperPriors:
             if id(raw) in named:
                 priors = named[id(raw)]
                 self.given.append(_Given(own, raw.shape, constraint is not None, priors))
-                self.without[own] = False
+                self.without[own] = 0.0
             elif constraint is not None:
                 self.deviation[own] = math.log(FACTOR)
                 if median is not None:
@@ -67,8 +68,8 @@ class HyperPriors:
 
     def log_density(self, position: Tensor) -> Tensor:
         """Log density () of u (k,), with the Jacobian of its logarithms; differentiable."""
-        scaled = (position - self.centre.to(position)) / self.deviation.to(position)
-        total = -0.5 * scaled.square()[self.without.to(position.device)].sum()
+        scaled = (position - self.centre) / self.deviation
+        total = -0.5 * (self.without * scaled.square()).sum()
         for part in self.given:
             u = position[part.entries].view(part.shape)
             value = u.exp() if part.logarithm else u

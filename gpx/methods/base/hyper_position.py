@@ -92,8 +92,12 @@ class HyperPosition:
             found += [math.log((1.0 + MARGIN) * floor) if floor > 0.0 else -math.inf] * raw.numel()
         return torch.tensor(found, dtype=torch.float64)
 
-    def allows(self, positions: Tensor) -> Tensor:
-        """Whether u (..., k) is finite and every positive parameter above its floor: bool (...)."""
+    def allows(self, positions: Tensor, lowest: Tensor | None = None) -> Tensor:
+        """Whether u (..., k) is finite and every positive parameter above its floor: bool (...).
+
+        Args:
+            lowest (k,): ``lowest()`` on the device, if it is there already.
+        """
+        above = positions > (self.lowest().to(positions) if lowest is None else lowest)
         # exp(50) is beyond any scale of standardised data
-        above = positions > self.lowest().to(positions)
         return (above & (positions.abs() < 50.0)).all(-1)
