@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import ClassVar
+
+from torch import Tensor
 
 from gpx.inference.sampled_hyperparameters import SampledHyperparameters
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
 from gpx.methods.exact.model import ExactGP
+from gpx.warned_line import users_line
+
+MANY_ROWS = 3000
+"""Rows above which a CPU needs more than a second for an evidence and its gradient."""
 
 
 class FullyBayesianGP(SampledHyperparameters, ExactGP):  # type: ignore[misc]  # other posterior
@@ -31,3 +38,14 @@ class FullyBayesianGP(SampledHyperparameters, ExactGP):  # type: ignore[misc]  #
     def __init__(self, *, kernel: Kernel, mean: Mean, likelihood: Gaussian) -> None:
         super().__init__(kernel=kernel, mean=mean, likelihood=likelihood, solver="cholesky")
         self.register_data_sized()
+
+    def check(self, x: Tensor) -> None:
+        """As in ``Model``; warns where chains would take hours."""
+        super().check(x)
+        if len(x) > MANY_ROWS and x.is_cpu:
+            warnings.warn(
+                f"chains take thousands of evidences, each with a factorisation of {len(x):,} rows "
+                "(n^3): model=FullyBayesianSGPR() takes n M^2, and with so many rows "
+                "model=ExactGP() or SGPR() hardly predict differently",
+                stacklevel=users_line(),
+            )

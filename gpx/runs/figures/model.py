@@ -10,9 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gpx.constraints import natural_parameters
+from gpx.constraints import natural_parameters, positive_parameters
 from gpx.data import Dataset
 from gpx.errors import ConfigError, NotAvailable
+from gpx.inference.sampled_hyperparameters import HyperparameterMixture
 from gpx.likelihoods import target_marginals
 from gpx.methods.base.model import Model
 from gpx.runs.predictor import Predictor
@@ -33,7 +34,8 @@ NUM_PATHS, NUM_GRID_POINTS = 5, 200
 def draw_model(
     data: Dataset, predictor: Predictor, model: Model, say: Callable[[str], None]
 ) -> dict[str, Figure]:
-    """Figures by name: lengthscales, sampled functions (one input), maps (two inputs).
+    """Figures by name: lengthscales, or all hyperparameters where they are sampled; sampled
+    functions (one input), maps (two inputs).
 
     Args:
         data: the split the model was trained on.
@@ -44,7 +46,12 @@ def draw_model(
     from gpx.runs.figures import predictions as figures
 
     drawn = {}
-    for name, values in natural_parameters(model).items():
+    if isinstance(predictor.posterior, HyperparameterMixture):
+        drawn["hyperparameters"] = _samples(data, predictor.posterior)
+        model_values = {}  # the model holds the mean of the samples
+    else:
+        model_values = natural_parameters(model)
+    for name, values in model_values.items():
         if name.endswith("lengthscale") and values.shape == (data.num_inputs,) != (1,):
             title = name.replace(".", "_")
             drawn[title] = figures.lengthscale_bars(data.input_names, _array(values))
@@ -62,6 +69,23 @@ def draw_model(
     elif data.num_inputs == 2 and data.task in ("regression", "binary"):
         drawn["map"] = _map(data, predictor, marks)
     return drawn
+
+
+def _samples(data: Dataset, posterior: HyperparameterMixture) -> Figure:
+    from gpx.runs.figures import predictions as figures
+
+    names, columns, found = [], [], posterior.own_hyperparameters()
+    for path, *_ in positive_parameters(posterior):  # others have no logarithm
+        name = path.removeprefix("template.")
+        values = found[name]
+        flat = _array(values.reshape(len(values), -1))
+        each = [str(k + 1) for k in range(flat.shape[1])]
+        if flat.shape[1] == data.num_inputs:
+            each = list(data.input_names)
+        last = name.rpartition(".")[2]
+        names += [last] if flat.shape[1] == 1 else [f"{last}, {of}" for of in each]
+        columns.append(flat)
+    return figures.intervals_of_samples(names, np.concatenate(columns, axis=1))
 
 
 def _functions(data: Dataset, predictor: Predictor, marks: Array | None) -> Figure:

@@ -182,6 +182,29 @@ def lengthscale_bars(names: Sequence[str], lengthscales: Array) -> Figure:
     return figure
 
 
+def intervals_of_samples(names: Sequence[str], samples: Array) -> Figure:
+    """Median, middle half and 95 % interval of every positive hyperparameter, on a log axis.
+
+    Args:
+        names: of the k hyperparameters; at most ``MAX_BARS`` are drawn.
+        samples (S, k): positive.
+    """
+    shown = min(len(names), MAX_BARS)
+    quantiles = np.quantile(samples[:, :shown], [0.025, 0.25, 0.5, 0.75, 0.975], axis=0)
+    outer, inner, rows = quantiles[[0, 4]], quantiles[[1, 3]], np.arange(shown)
+    figure = Figure(figsize=(6.5, 1.2 + 0.3 * shown), layout="constrained")
+    axes = figure.subplots()
+    axes.hlines(rows, *outer, color=BAND, linewidth=2.0, label="95 %")
+    axes.hlines(rows, *inner, color=INK, linewidth=5.0, label="50 %")
+    axes.plot(quantiles[2], rows, "o", color="white", markeredgecolor=INK, label="median")
+    axes.set_yticks(rows, names[:shown])
+    axes.invert_yaxis()
+    axes.set_xscale("log")
+    axes.legend(fontsize="small")
+    figure.suptitle(f"{len(samples)} samples of the hyperparameters", fontsize="medium")
+    return figure
+
+
 def sampled_functions(
     train: tuple[Array, Array],
     grid: Array,

@@ -35,6 +35,19 @@ def test_fitted_function_shows_band_mean_and_data(tmp_path):
     assert draw(figure, tmp_path) > 1000
 
 
+def test_samples_of_hyperparameters_are_intervals_on_a_log_axis(tmp_path):
+    samples = np.exp(np.linspace(-1.0, 1.0, 201))[:, None] * np.array([1.0, 100.0])
+    figure = figures.intervals_of_samples(["lengthscale, x", "noise_variance"], samples)
+    axes = figure.axes[0]
+    assert axes.get_xscale() == "log"
+    assert [label.get_text() for label in axes.get_yticklabels()] == [
+        *("lengthscale, x", "noise_variance")
+    ]
+    (medians,) = axes.lines
+    np.testing.assert_allclose(medians.get_xdata(), [1.0, 100.0])
+    assert draw(figure, tmp_path) > 1000
+
+
 def test_a_reliability_diagram_leaves_empty_bins_out(tmp_path):
     counts = np.array([0.0, 3.0, 0.0, 7.0])
     accuracy = np.array([np.nan, 0.4, np.nan, 0.8])
