@@ -179,6 +179,7 @@ class HamiltonianChains(SeveralChains[SampledHyperparameters]):
         if step in {round(share * self.burn_in) for share in LEARNED_AT}:
             self._learn_preconditioner()
         probabilities = sampler.step(generator=generator)
+        self.place.move(sampler.positions[-1])  # leaps have left values that were not accepted
         prior = torch.stack([self.priors.log_density(u) for u in sampler.positions])
         fit = sampler.values - prior
         done = step + 1 - self.burn_in

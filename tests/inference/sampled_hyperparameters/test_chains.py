@@ -131,6 +131,22 @@ def test_going_on_from_a_checkpoint_is_the_same_chain():
         assert again.accepted == pytest.approx(want.accepted)
 
 
+@pytest.mark.parametrize("burn_in", [0, 1, 2, 3])
+def test_a_short_burn_in_ends_adaptation(burn_in):
+    """Afterwards step size and preconditioner stay, and the model has a state of the chains."""
+    x, y = data()
+    model = one_lengthscale()
+    chains = bound(model, x, y, burn_in=burn_in, iterations=5, thin=1, chains=2)
+    generator, sizes, roots = torch.Generator().manual_seed(0), [], []
+    for step in range(burn_in + 5):
+        chains.step(step, x, y, generator=generator)
+        torch.testing.assert_close(model.hyper_position().read(), chains.sampler.positions[-1])
+        sizes.append(chains.sampler.step_size)
+        roots.append(float(chains.sampler.root))
+    first = max(0, burn_in - 1)
+    assert len(set(sizes[first:])) == len(set(roots[first:])) == 1
+
+
 def test_the_end_reports_the_chains_and_leaves_the_mean_in_the_model():
     x, y = data()
     model = one_lengthscale()
