@@ -136,8 +136,7 @@ class HamiltonianChains(SeveralChains[SampledHyperparameters]):
             if attempt == MAX_START_HALVINGS:
                 raise DidNotConverge(
                     "the evidence is not finite at the initial hyperparameters, so that chains "
-                    "cannot start there: set others (init=constants), or fix the noise variance at "
-                    "a larger value"
+                    "cannot start there: start from others, or with a larger noise variance"
                 )
             share = 0.5 if attempt < MAX_START_HALVINGS - 1 else 0.0
             positions[missing] = centre + share * (positions[missing] - centre)
