@@ -2,7 +2,8 @@
 
 Every candidate is fitted to a few hundred rows, and the best of them again to more. They are
 compared by evidence and leave-one-out predictions (``gpx.runs.choosing.kernel_fit.score``). The
-candidates were selected by ``experiments/auto``.
+candidates were selected by ``experiments/auto``. Further ones follow from their fits: sums and
+seasons of a series, one lengthscale for all inputs, sums of kernels of one input each.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from gpx.linalg.processes import sharing
 from gpx.options.build import build, fixed_parameters
 from gpx.options.kernel_expression import kernel_node, with_terms_per_input
 from gpx.runs.categorical_kernel import columns_of_kernel
+from gpx.runs.choosing.additive_kernels import JOINT, additive_kernels, is_additive
 from gpx.runs.choosing.kernel_fit import Fit, KernelFitter, Node
 from gpx.runs.choosing.method_choice import EXACT_ROWS
 from gpx.runs.choosing.series_kernels import composed_kernel, decomposed
@@ -57,7 +59,7 @@ SIMPLE = ("rbf", "matern12", "matern32", "matern52", "rational_quadratic")
 """Candidates, and the only ones for a single input."""
 SUMS = ("rbf + matern12", "matern52 + matern12", "matern52(ard_num_dims=null) + matern12")
 """Further candidates for several inputs: smooth in some inputs and rough in others."""
-NONLOCAL = ("rbf + linear", "matern32 + matern32 per input")
+NONLOCAL = ("rbf + linear", JOINT)
 """Further candidates for few rows, where the method does not need correlations to fall to zero with
 distance."""
 MAX_SUMMED_INPUTS = 20
@@ -136,6 +138,7 @@ def with_kernel_chosen(
     names = options["candidates"] or usual
     columns = columns_of_kernel(made, data)
     nodes = {name: with_terms_per_input(kernel_node(name, folders), columns) for name in names}
+    starts = list(nodes.values())
     say(f"kernel=auto: comparing on {len(fitter.y):,} rows: {', '.join(names)}")
     fits = [fitter.fit(name, nodes[name]) for name in clock.until(names)]
     if data.num_inputs == 1 and not grid:
@@ -146,10 +149,15 @@ def with_kernel_chosen(
         composed_kernel(best, fitter, series, folders, fits, rounds, clock.until)
     elif data.num_inputs > 1 and clock.left:
         fits += _with_one_lengthscale(fits, nodes, fitter)
+        if names is usual and any(fit.name == JOINT for fit in fits):
+            known, joint = tuple(fits), nodes[JOINT]
+            for fit, start in additive_kernels(known, joint, fitter, folders, lambda: clock.left):
+                fits.append(fit)
+                starts.append(start)
     fits.sort(key=lambda fit: -fit.score)
     if gaussian and len(fitter.y) < min(len(x), NUM_REFIT_ROWS):
         fitter = fitter_on(order[:NUM_REFIT_ROWS])
-        again = clock.until([fit for fit in fits[:NUM_REFITS] if fit.score > -math.inf])
+        again = clock.until(_for_refits(fits, names))
         refined = [fitter.fit(fit.name, fit.node, fit.likelihood) for fit in again]
         if any(fit.score > -math.inf for fit in refined):
             fits = sorted(refined, key=lambda fit: -fit.score)
@@ -160,7 +168,7 @@ def with_kernel_chosen(
         )
     best = _preferred([fit for fit in fits if fit.score > fits[0].score - REQUIRED_LEAD])
     made.kernel, made.likelihood = best.node, best.likelihood
-    if best.node != nodes.get(best.name) and _replaces_init(made.init, len(fitter.y), len(x)):
+    if best.node not in starts and _replaces_init(made.init, len(fitter.y), len(x)):
         made.init = {"_target_": CONSTANTS}
     made.facts.kernel_choice = _describe(best, fits, len(fitter.y), clock)
     single = data.num_inputs == data.num_outputs == 1 and data.train_noise is None
@@ -207,6 +215,17 @@ def _replaces_init(init: DictConfig | None, rows: int, total: int) -> bool:
     if init is None or init.get("_target_") != SUBSET:
         return False
     return bool(min(init.get("num_points", total), total) <= rows)
+
+
+def _for_refits(fits: Sequence[Fit], names: Sequence[str]) -> list[Fit]:
+    """The best ``NUM_REFITS`` of fits in order, but one alone of the sums of a kernel per input.
+
+    These are alike, and would leave no place for a kernel of all inputs, which more rows may
+    favour. Those among the candidates ``names`` stay.
+    """
+    able = [fit for fit in fits if fit.score > -math.inf]
+    additive = [fit for fit in able if is_additive(fit.name) and fit.name not in names]
+    return [fit for fit in able if fit not in additive[1:]][:NUM_REFITS]
 
 
 def _with_one_lengthscale(
