@@ -84,6 +84,18 @@ def test_burn_in_adapts_the_step_to_the_width_of_the_law():
     assert 0.65 < float(found.mean()) < 0.95
 
 
+def test_a_chain_on_a_cliff_comes_down():
+    """Three chains are at home in a normal law, the fourth where it falls much faster."""
+    densities = of(
+        lambda u: torch.where(u > 5.0, -1e6 * (u - 5.0) - 12.5, -0.5 * u.square()).sum(1)
+    )
+    start = torch.tensor([[0.0], [0.5], [-0.5], [6.0]]).double()
+    sampler, draws = Hamiltonian(densities, start, torch.eye(1).double()), generator()
+    for _ in range(100):
+        sampler.adapt(sampler.step(generator=draws))
+    assert float(sampler.positions[3]) < 5.0
+
+
 def test_a_restored_state_goes_on_bit_for_bit():
     densities = of(lambda u: -0.25 * u.pow(4).sum(1))
     draws, start = generator(), torch.ones(3, 2).double()
