@@ -22,6 +22,7 @@ from torch import Tensor
 
 from gpx.errors import ConfigError, NotAvailable, ShapeError, class_name
 from gpx.inference.joint_law import Conditioned, JointLaw
+from gpx.inference.sampled_hyperparameters import HyperparameterMixture
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.methods.base.posterior import Posterior, no_joint_law
@@ -52,8 +53,9 @@ class GPXModel(Model, FantasizeMixin):
         likelihood: of a posterior; None: the ``likelihood`` of the posterior, if it has one. Noisy
             predictions and new observations need a Gaussian one.
 
-    A posterior without a joint law (all but exact GPs and those with inducing points) gives the
-    moments of single points (q = 1), and takes no further observations.
+    A posterior without a Gaussian joint law (all but exact GPs and those with inducing points, if
+    these are not averaged over hyperparameters) gives the moments of single points (q = 1), and
+    takes no further observations.
 
     Raises:
         ConfigError: there are several targets, or it is not a posterior.
@@ -175,7 +177,7 @@ class GPXModel(Model, FantasizeMixin):
                 f"{tuple(X.shape)}"
             )
         if not isinstance(self.law, JointLaw):
-            raise no_joint_law(self.law)
+            raise _no_gaussian_law(self.law)
         x = self._standardised(self.transform_inputs(X))
         y = (Y.squeeze(-1).to(x) - self._offset) / self._scale
         if noise is None:
@@ -196,7 +198,7 @@ class GPXModel(Model, FantasizeMixin):
                 there = self.law.project(x)
                 return there.mean, self.law.covariance_between(there)
         if x.shape[-2] != 1:
-            raise no_joint_law(self.law)
+            raise _no_gaussian_law(self.law)
         found = self.law.predict(x.reshape(-1, x.shape[-1]))
         if found.mean.ndim > 1:
             raise NotAvailable(f"{class_name(self.law)} has several latent functions, BoTorch one")
@@ -244,6 +246,16 @@ class GPXModel(Model, FantasizeMixin):
                 f"observation noise needs likelihood=Gaussian(), and this model has {known}"
             )
         return self.likelihood.noise_variance.detach()
+
+
+def _no_gaussian_law(law: Posterior) -> NotAvailable:
+    """The error to raise for several points at once, or further observations."""
+    if isinstance(law, HyperparameterMixture):
+        return NotAvailable(
+            f"{class_name(law)} is a mixture of Gaussian processes, of which BoTorch gets single "
+            "points (q = 1): for batches take gpx.thompson, and fitted.condition(x, y) for rows"
+        )
+    return no_joint_law(law)
 
 
 def _require_one_plain_target(trained: Predictor) -> None:

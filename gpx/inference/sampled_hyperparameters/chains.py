@@ -23,6 +23,9 @@ START_DEVIATION = 0.5
 """Standard deviation of the starts of the chains around the initial hyperparameters; of
 logarithms, if positive."""
 
+MAX_START_LOSS = 100.0
+"""Nats by which the density at a chain's start may be below that at the initial hyperparameters."""
+
 MAX_START_HALVINGS = 6
 """Most times that the distance of a chain's start from the initial hyperparameters is halved; the
 last time it starts there."""
@@ -80,7 +83,7 @@ class HamiltonianChains(SeveralChains[SampledHyperparameters]):
     def require_fit(
         self, model: Model, objective: Objective, num_data: int, max_steps: int
     ) -> None:
-        """As in ``Optimizer``; the objective must be of all rows, as a density has to be."""
+        """As in ``Optimizer``; the objective must be a log marginal likelihood or a bound on it."""
         super().require_fit(model, objective, num_data, max_steps)
         assert isinstance(model, SampledHyperparameters)
         if not model.hyper_position().size:
@@ -88,10 +91,10 @@ class HamiltonianChains(SeveralChains[SampledHyperparameters]):
                 f"{class_name(model)} averages over hyperparameters, and all of them are fixed: "
                 "take model=ExactGP() or SGPR()"
             )
-        if objective.batching != "full":
+        if objective.batching != "full" or objective.kind not in ("exact", "lower_bound"):
             raise ConfigError(
-                f"optimizer={class_name(self)}() needs an objective of all rows, and "
-                f"{class_name(objective)} is an estimate from some: leave out objective="
+                f"optimizer={class_name(self)}() needs the log marginal likelihood of all rows, or "
+                f"a bound on it, and {class_name(objective)} is an estimate: leave out objective="
             )
 
     def bind(self, model: SampledHyperparameters, x: Tensor, seed: int) -> None:
@@ -103,7 +106,7 @@ class HamiltonianChains(SeveralChains[SampledHyperparameters]):
         if restored and self.saved:
             saved = self.saved
             self.require_coordinates(saved["sampler"]["positions"].shape[-1], self.place.size)
-            self.priors = HyperPriors(model, self.place, saved["initial"])
+            self.priors = HyperPriors(model, self.place)
             self.sampler = Hamiltonian.restored(self._densities, saved["sampler"])
             self.trace, self.history = list(saved["trace"]), list(saved["history"])
             self.accepted = saved["accepted"]
@@ -115,12 +118,16 @@ class HamiltonianChains(SeveralChains[SampledHyperparameters]):
         self.sampler = Hamiltonian(self._densities, self._starts(x, seed), root)
 
     def _starts(self, x: Tensor, seed: int) -> Tensor:
-        """Positions (C, k) around the initial hyperparameters, at which the density is finite.
+        """Positions (C, k) around the initial hyperparameters, not far below their density.
 
-        One at which it is not moves towards them until it is.
+        One that is moves towards them until it is not: chains do not come down from a cliff.
         """
-        # values at their floor, where a start may leave them, are no inner points
-        centre = self.place.read().maximum(self.lowest + START_DEVIATION)
+        # a fit without these priors may have gone where they allow nothing, or to a floor
+        priors = self.priors
+        far = torch.where(priors.without > 0.0, 2.0 * priors.deviation, math.inf)
+        centre = self.place.read().clamp(priors.centre - far, priors.centre + far)
+        centre = centre.maximum(self.lowest + START_DEVIATION)
+        least = self._densities(centre[None])[0][0] - MAX_START_LOSS
         draws = torch.randn(
             self.chains,
             len(centre),
@@ -129,17 +136,17 @@ class HamiltonianChains(SeveralChains[SampledHyperparameters]):
             device=x.device,
         )
         positions = centre + START_DEVIATION * draws
-        for attempt in range(MAX_START_HALVINGS + 1):
-            missing = ~self._densities(positions)[0].isfinite()
-            if not bool(missing.any()):
+        if not bool(least.isfinite()):
+            raise DidNotConverge(
+                "the evidence is not finite at the initial hyperparameters, so that chains cannot "
+                "start there: start from others, or with a larger noise variance"
+            )
+        for attempt in range(MAX_START_HALVINGS):
+            low = ~(self._densities(positions)[0] >= least)  # NaN is low
+            if not bool(low.any()):
                 break
-            if attempt == MAX_START_HALVINGS:
-                raise DidNotConverge(
-                    "the evidence is not finite at the initial hyperparameters, so that chains "
-                    "cannot start there: start from others, or with a larger noise variance"
-                )
             share = 0.5 if attempt < MAX_START_HALVINGS - 1 else 0.0
-            positions[missing] = centre + share * (positions[missing] - centre)
+            positions[low] = centre + share * (positions[low] - centre)
         return positions
 
     def _densities(self, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -263,7 +270,6 @@ class HamiltonianChains(SeveralChains[SampledHyperparameters]):
             return {}
         return {
             "sampler": self.sampler.state_dict(),
-            "initial": self.priors.initial,
             "history": torch.stack(self.history) if self.history else torch.zeros(0),
             "trace": torch.stack(self.trace) if self.trace else torch.zeros(0, self.chains),
             "accepted": self.accepted,

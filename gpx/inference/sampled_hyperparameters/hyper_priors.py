@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gpx.inference.sampled_hyperparameters.model import SampledHyperparameters
 from gpx.methods.base.hyper_position import HyperPosition
-from gpx.methods.base.model import Model
 from gpx.priors import Prior
 
 FACTOR = 4.0
@@ -17,7 +17,7 @@ FACTOR = 4.0
 
 MEDIANS = {"lengthscale": 2.0, "outputscale": 1.0, "noise_variance": 0.05}
 """Medians of positive hyperparameters without a prior, by the last part of their name, for
-standardised data; of all others it is the initial value."""
+standardised data; of all others it is the value with which the model was made."""
 
 
 class _Given(NamedTuple):
@@ -33,25 +33,27 @@ class HyperPriors:
     """Independent priors of the hyperparameters in a ``HyperPosition``, as a density of u (k,).
 
     Those that ``model.hyperpriors`` names have the priors given there. Every other one is
-    log-normal, with a median of ``MEDIANS`` and ``FACTOR``, if it is positive, and N(initial
-    value, 1) if it is of any sign.
+    log-normal, with a median of ``MEDIANS`` and ``FACTOR``, if it is positive, and normal
+    with deviation 1 if it is of any sign, around the value with which the model was made.
 
     Args:
         model: whose hyperparameters they are.
         place: which of them are sampled.
-        initial (k,): initial values as in ``place``; None: the present ones.
+
+    Attributes:
+        centre, deviation (k,): of the normal priors of u.
+        without (k,): 1 where these hold, 0 where ``model.hyperpriors`` has a prior.
     """
 
-    def __init__(self, model: Model, place: HyperPosition, initial: Tensor | None = None) -> None:
+    def __init__(self, model: SampledHyperparameters, place: HyperPosition) -> None:
         named: dict[int, list[Prior]] = {}
         for _, each, prior in () if model.hyperpriors is None else model.hyperpriors.of(model):
             named.setdefault(id(each.raw), []).append(prior)
         self.given: list[_Given] = []
-        now = place.read()
-        self.initial = now if initial is None else initial.to(now)
-        self.centre = self.initial.clone()
+        learned = model.hyper_position(fixed=True).learned
+        self.centre = model.made_with.to(place.read())[learned]
         self.deviation = torch.ones_like(self.centre)
-        self.without = torch.ones_like(self.centre)  # 0 where there is a given prior
+        self.without = torch.ones_like(self.centre)
         first = 0
         for (raw, constraint), name in zip(place.entries, place.names, strict=True):
             own = slice(first, first + raw.numel())

@@ -23,10 +23,18 @@ class SampledHyperparameters(Model):
 
     Attributes:
         samples (S, k): stored states of the chains, as in ``HyperPosition``.
+        made_with: all hyperparameters as in ``HyperPosition`` when the model was made, before data
+            changed them: centres of priors.
     """
 
     samples: Tensor
+    made_with: Tensor
     certifiable = False
+
+    def _register_samples(self) -> None:
+        """Called at the end of a constructor."""
+        self.register_buffer("samples", torch.zeros(0))
+        self.register_buffer("made_with", self.hyper_position(fixed=True).read())
 
     def hyper_position(self, *, fixed: bool = False) -> HyperPosition:
         """Access to the hyperparameters that are sampled as a vector; ``fixed``: to all."""
@@ -52,6 +60,11 @@ class SampledHyperparameters(Model):
         samples, whole = self.samples, self.hyper_position(fixed=True)
         now = whole.read().to(x.device)[None]
         if len(samples):  # hyperparameters that are not sampled stay as they are
+            if samples.shape[1] != int(whole.learned.sum()):
+                raise ConfigError(
+                    f"{class_name(self)} has samples of {samples.shape[1]} hyperparameters, and "
+                    f"{int(whole.learned.sum())} are learned: sample again, or fix the same ones"
+                )
             now = now.repeat(len(samples), 1)
             now[:, whole.learned.to(x.device)] = samples.to(now)
         posterior = self.new_posterior()

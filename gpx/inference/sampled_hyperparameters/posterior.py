@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.distributions import Distribution, MultivariateNormal
 
 from gpx.constraints import natural_parameters
+from gpx.errors import ConfigError, class_name
 from gpx.inference.finite_mixture import gaussian_mixture, mixture_moments
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian, NoisyOutputs
@@ -106,7 +107,16 @@ class HyperparameterMixture(Posterior):
         return RowNoise(*self.row_noise) if len(self.row_noise) else None
 
     def components(self) -> Iterator[Component]:
-        """The posterior of each sample in turn."""
+        """The posterior of each sample in turn.
+
+        Raises:
+            ConfigError: there are none: it has no state yet.
+        """
+        if not len(self.samples):
+            raise ConfigError(
+                f"{class_name(self)} is empty: load the state of a posterior into it with "
+                "load_state_dict, or take the one that model.condition(x, y) returns"
+            )
         if self._kept is not None:
             yield from self._kept
             return
@@ -141,6 +151,14 @@ class HyperparameterMixture(Posterior):
         """Mixture of S normals for y at every row of x (t, d), each with its own noise."""
         parts, noise = self.marginals(x)
         return gaussian_mixture(Marginals(parts.mean, parts.variance + noise), self.weights)
+
+    def predictive_of_rows(
+        self, x: Tensor, likelihood: Gaussian | NoisyOutputs, noise: RowNoise
+    ) -> Distribution:
+        """As in ``Posterior``; weights count in the noise of every sample."""
+        parts, learned = self.marginals(x)
+        variance = parts.variance + noise.like(x).variance(learned)
+        return gaussian_mixture(Marginals(parts.mean, variance), self.weights)
 
     @property
     def has_own_noise(self) -> bool:

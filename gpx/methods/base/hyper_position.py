@@ -21,6 +21,7 @@ class HyperPosition:
     Attributes:
         entries: the parameters, with their constraints if they are positive.
         names: of the parameters, dotted, in their module.
+        logarithms (k,): bool, whether an entry is the logarithm of a positive value.
         learned (k,): bool, whether an entry is of a parameter with gradients.
     """
 
@@ -34,6 +35,8 @@ class HyperPosition:
                     positive = known.get(id(raw))
                     self.entries.append((raw, None if positive is None else positive.constraint))
                     self.names.append(name if positive is None else positive.name)
+        logarithms = [c is not None for p, c in self.entries for _ in range(p.numel())]
+        self.logarithms = torch.tensor(logarithms, dtype=torch.bool)
         flags = [p.requires_grad for p, _ in self.entries for _ in range(p.numel())]
         self.learned = torch.tensor(flags, dtype=torch.bool)
 
@@ -100,4 +103,5 @@ class HyperPosition:
         """
         above = positions > (self.lowest().to(positions) if lowest is None else lowest)
         # exp(50) is beyond any scale of standardised data
-        return (above & (positions.abs() < 50.0)).all(-1)
+        within = positions.abs() < torch.where(self.logarithms, 50.0, math.inf).to(positions)
+        return (above & within).all(-1)

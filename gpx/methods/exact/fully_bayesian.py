@@ -37,7 +37,7 @@ class FullyBayesianGP(SampledHyperparameters, ExactGP):  # type: ignore[misc]  #
 
     def __init__(self, *, kernel: Kernel, mean: Mean, likelihood: Gaussian) -> None:
         super().__init__(kernel=kernel, mean=mean, likelihood=likelihood, solver="cholesky")
-        self.register_data_sized()
+        self._register_samples()
 
     def check(self, x: Tensor) -> None:
         """As in ``Model``; warns where chains would take hours."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import torch
-
 from gpx.errors import ConfigError
 from gpx.inducing import Selector
 from gpx.inducing.features import InducingFeatures
@@ -70,4 +68,4 @@ class FullyBayesianSGPR(SampledHyperparameters, SGPR):  # type: ignore[misc]  # 
             jitter=jitter,
         )
         self.inducing_points.requires_grad_(False)
-        self.register_buffer("samples", torch.zeros(0))
+        self._register_samples()

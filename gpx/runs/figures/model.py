@@ -72,20 +72,21 @@ def draw_model(
 
 
 def _samples(data: Dataset, posterior: HyperparameterMixture) -> Figure:
+    """Positive hyperparameters, as others have no logarithm; those of one entry first."""
     from gpx.runs.figures import predictions as figures
 
-    names, columns, found = [], [], posterior.own_hyperparameters()
-    for path, *_ in positive_parameters(posterior):  # others have no logarithm
+    found, columns = posterior.own_hyperparameters(), dict[str, Array]()
+    for path, *_ in positive_parameters(posterior):
         name = path.removeprefix("template.")
-        values = found[name]
-        flat = _array(values.reshape(len(values), -1))
-        each = [str(k + 1) for k in range(flat.shape[1])]
-        if flat.shape[1] == data.num_inputs:
+        flat = _array(found[name].reshape(len(found[name]), -1))
+        each = [f"{k + 1}" for k in range(flat.shape[1])]
+        if name.endswith("lengthscale") and flat.shape[1] == data.num_inputs:
             each = list(data.input_names)
-        last = name.rpartition(".")[2]
-        names += [last] if flat.shape[1] == 1 else [f"{last}, {of}" for of in each]
-        columns.append(flat)
-    return figures.intervals_of_samples(names, np.concatenate(columns, axis=1))
+        label = name.removeprefix("kernel.").removeprefix("likelihood.")
+        labels = [label] if len(each) == 1 else [f"{label}, {one}" for one in each]
+        columns.update(zip(labels, flat.T, strict=True))
+    ordered = sorted(columns, key=lambda label: "," in label)
+    return figures.intervals_of_samples(ordered, np.stack([columns[k] for k in ordered], axis=1))
 
 
 def _functions(data: Dataset, predictor: Predictor, marks: Array | None) -> Figure:

@@ -186,7 +186,7 @@ def intervals_of_samples(names: Sequence[str], samples: Array) -> Figure:
     """Median, middle half and 95 % interval of every positive hyperparameter, on a log axis.
 
     Args:
-        names: of the k hyperparameters; at most ``MAX_BARS`` are drawn.
+        names: of the k hyperparameters; the first ``MAX_BARS`` are drawn.
         samples (S, k): positive.
     """
     shown = min(len(names), MAX_BARS)
@@ -201,7 +201,8 @@ def intervals_of_samples(names: Sequence[str], samples: Array) -> Figure:
     axes.invert_yaxis()
     axes.set_xscale("log")
     axes.legend(fontsize="small")
-    figure.suptitle(f"{len(samples)} samples of the hyperparameters", fontsize="medium")
+    of = f"{shown} of {len(names)}" if shown < len(names) else "the"
+    figure.suptitle(f"{len(samples)} samples of {of} hyperparameters", fontsize="medium")
     return figure
 
 

@@ -15,7 +15,7 @@ from gpx.models import ExactGP, FullyBayesianGP, FullyBayesianSGPR
 from gpx.objectives import SVGPELBO, CollapsedELBO, ExactMLL
 from gpx.priors import LogNormal, Priors
 from gpx.sampling.convergence import bulk_effective_sample_size
-from gpx.training import LBFGSB, HamiltonianChains
+from gpx.training import LBFGSB, HamiltonianChains, SubsetInitialisation
 
 
 def data(n=20, seed=0):
@@ -191,7 +191,7 @@ def test_chains_that_start_where_there_is_no_density_start_nearer_the_centre():
 
     class Walled(ExactMLL):
         def evidence(self, model, x, y, *, generator=None):
-            if float(model.kernel.lengthscale.detach()) > 1.001:
+            if model.kernel.lengthscale.item() > 1.001:
                 raise NotPositiveDefinite("beyond the wall")
             return super().evidence(model, x, y, generator=generator)
 
@@ -207,14 +207,51 @@ def test_chains_that_disagree_are_told():
         chains.final_evidence(x, y, generator=torch.Generator())
 
 
-def test_positions_without_a_factor_are_impossible(monkeypatch):
+def test_positions_beyond_any_scale_or_without_a_factor_are_impossible():
     x, y = data()
-    model = one_lengthscale()
-    chains = bound(model, x, y)
-    there = torch.tensor([[0.0], [60.0], [math.nan]]).double()  # exp(60): beyond any scale
+
+    class Walled(ExactMLL):
+        def evidence(self, model, x, y, *, generator=None):
+            if model.kernel.lengthscale.item() > 100.0:
+                raise NotPositiveDefinite("beyond the wall")
+            return super().evidence(model, x, y, generator=generator)
+
+    chains = bound(one_lengthscale(), x, y, Walled())
+    there = torch.tensor([[0.0], [60.0], [math.nan], [5.0]]).double()
     values, gradients = chains._densities(there)
-    assert values.isfinite().tolist() == [True, False, False]
+    assert values.isfinite().tolist() == [True, False, False, False]
     assert gradients.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("targets", ["noise-free", "constant"])
+@pytest.mark.filterwarnings("ignore:float32 has too few digits")
+@pytest.mark.filterwarnings("ignore:.*has a Cholesky factor only with a jitter")
+def test_every_chain_moves_where_the_fit_is_degenerate(targets, dtype):
+    """Noise or outputscale at its floor: the density falls off by 10^4 nats around the fit."""
+    x = torch.linspace(0.0, 1.0, 12)[:, None].to(dtype)
+    y = (6.0 * x[:, 0]).sin() if targets == "noise-free" else torch.zeros(12).to(dtype)
+    model = FullyBayesianGP(**parts()).to(dtype)
+    SubsetInitialisation()(
+        model, x, y, generator=torch.Generator().manual_seed(0), say=lambda line: None
+    )
+    chains = run(model, x, y, burn_in=60, iterations=12, thin=4)
+    states = torch.stack(chains.history)
+    assert int((states[1:] != states[:-1]).any(-1).sum(0).min()) > 3
+    assert float(chains.accepted) > 0.4
+
+
+def test_gradients_are_those_of_the_density():
+    x, y = data()
+    model = FullyBayesianGP(**parts()).double()
+    model.hyperpriors = Priors({"lengthscale": LogNormal(1.0, 2.0)})
+    chains = bound(model, x, y)
+    there, step = chains.sampler.positions[:1], 1e-5
+    _, gradient = chains._densities(there)
+    for k in range(there.shape[1]):
+        shift = step * torch.eye(there.shape[1]).double()[k]
+        up, down = (chains._densities(there + sign * shift)[0][0] for sign in (1.0, -1.0))
+        assert float((up - down) / (2.0 * step)) == pytest.approx(float(gradient[0, k]), rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -234,7 +271,7 @@ def test_models_and_objectives_that_it_cannot_sample_are_refused():
     chains, model = HamiltonianChains(), FullyBayesianGP(**parts())
     with pytest.raises(ConfigError, match="samples the hyperparameters of FullyBayesianGP"):
         chains.require_fit(ExactGP(**parts()), ExactMLL(), 20, 100)
-    with pytest.raises(ConfigError, match="SVGPELBO is an estimate from some"):
+    with pytest.raises(ConfigError, match="SVGPELBO is an estimate"):
         chains.require_fit(model, SVGPELBO(20), 20, 100)
     with pytest.raises(ConfigError, match="LBFGSB would maximise what FullyBayesianGP is to"):
         model.check_optimizer(LBFGSB())

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.distributions import Normal
 
+from gpx.errors import ConfigError
 from gpx.inference.sampled_hyperparameters import posterior as module
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
@@ -77,7 +78,8 @@ def test_the_joint_law_is_that_of_its_draws():
     draws = posterior.sample(new, 40_000, generator=torch.Generator().manual_seed(0))
     # four standard errors of 40,000 draws
     deviation = covariance.diagonal().sqrt()
-    assert bool(((draws.mean(0) - posterior.predict(new).mean) < 0.02 * deviation).all())
+    gap = (draws.mean(0) - posterior.predict(new).mean).abs()
+    assert bool((gap < 0.02 * deviation).all())
     error = (draws.mT.cov() - covariance).abs() / deviation.outer(deviation)
     assert float(error.max()) < 0.04
 
@@ -131,6 +133,28 @@ def test_known_noise_of_rows_counts_in_every_sample_and_in_further_rows():
         posterior = one.condition(torch.cat([x, more]), torch.cat([y, seen]))
         whole.append(posterior.predict(x).mean)
     torch.testing.assert_close(found.predict(x).mean, found.weights @ torch.stack(whole))
+
+
+def test_weights_of_new_rows_count_in_the_noise_of_every_sample():
+    (x, y), (new, _) = data(), data(1, 4)
+    posterior = sampled().condition(x, y)
+    rows = RowNoise(torch.full((4,), 0.3).double(), torch.tensor([1.0, 0.5, 2.0, 10.0]).double())
+    found = posterior.predictive_of_rows(new, Gaussian().double(), rows).variance
+    noise = SAMPLES[:, 3].exp().mean()
+    want = posterior.predict(new).variance + 0.3 + rows.relative * noise
+    torch.testing.assert_close(found, want)
+
+
+def test_an_empty_posterior_says_so():
+    with pytest.raises(ConfigError, match="HyperparameterMixture is empty: load the state"):
+        sampled().new_posterior().predict(data()[0])
+
+
+def test_samples_of_other_hyperparameters_than_are_learned_are_refused():
+    model = sampled()
+    model.likelihood.requires_grad_(False)
+    with pytest.raises(ConfigError, match="has samples of 4 hyperparameters, and 3 are learned"):
+        model.condition(*data())
 
 
 def test_without_room_the_posteriors_are_made_anew(monkeypatch):
