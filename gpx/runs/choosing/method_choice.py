@@ -16,6 +16,9 @@ from gpx.data.source import Form
 EXACT_ROWS = {"cpu": 2_000, "cuda": 10_000}
 """Most rows for exact inference: with more, neighbours are faster. Not measured on CUDA, where it
 is the limit of ``approx.solver=auto`` for factorisation."""
+FEW_ROWS = 300
+"""Rows up to which averaging over hyperparameters predicts better (``experiments/priors``). It
+takes about a minute, so that it is named and not chosen."""
 JOINT_ROWS = {"cpu": 4_000, "cuda": 10_000}
 """Most equivalent rows (``Facts.joint_rows``) for exact inference of several targets. The limit is
 higher as the alternative, inducing points, is slower than neighbours."""
@@ -112,6 +115,10 @@ def _small(facts: Facts) -> float:
     return 0.0
 
 
+def _is_few(facts: Facts) -> bool:
+    return facts.num_train <= FEW_ROWS and facts.budget is None and facts.num_outputs == 1
+
+
 METHODS: Sequence[Method] = (
     Method(
         "grid",
@@ -125,7 +132,10 @@ METHODS: Sequence[Method] = (
         takes=lambda f: f.form != "stream" and f.gaussian and f.num_train <= f.exact_rows,
         seconds=lambda f: 2.0 + 2.2e-9 * f.num_train**3,
         memory=lambda f: 32.0 * f.num_train**2,
-        why=lambda f: f"{f.num_train:,} rows are few enough for exact inference",
+        why=lambda f: (
+            f"{f.num_train:,} rows are few enough for exact inference"
+            + ("; approx=fully_bayesian averages over its hyperparameters" * _is_few(f))
+        ),
         row_noise=True,
     ),
     Method(

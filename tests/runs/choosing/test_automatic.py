@@ -40,6 +40,7 @@ def test_the_folder_is_that_of_the_method_named(arrays, tmp_path):
     named = gpx.fit(*arrays, "approx=exact", *options, folder=tmp_path / "named")
     assert without_choice(chosen.folder) == without_choice(named.folder)
     reason = "approx=exact, chosen by approx=auto: 63 rows are few enough for exact inference"
+    reason += "; approx=fully_bayesian averages over its hyperparameters"
     assert chosen.metrics["model.choice"] == reason
     assert OmegaConf.load(chosen.folder / "config.yaml").facts.choice == reason
     assert "model.choice" not in named.metrics

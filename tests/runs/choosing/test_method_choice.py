@@ -96,6 +96,13 @@ def test_the_reason_names_what_decided():
     assert "above trainer.budget=0.1" in choose(CASES["no time"][0]).reason
 
 
+def test_few_rows_are_told_of_averages_over_hyperparameters():
+    few, more = replace(TABLE, num_train=300), replace(TABLE, num_train=301)
+    assert "approx=fully_bayesian averages over its hyperparameters" in choose(few).reason
+    assert "fully_bayesian" not in choose(more).reason
+    assert "fully_bayesian" not in choose(replace(few, budget=10.0)).reason
+
+
 def test_every_method_has_its_options():
     assert {m.name for m in METHODS} <= {p.stem for p in (CONFIGS / "approx").glob("*.yaml")}
     assert METHODS[-1].takes(Facts(10**9, 500, 3, "multiclass", "stream", False))
