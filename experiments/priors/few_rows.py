@@ -68,18 +68,21 @@ def cell(name: str, split: int, prior: str) -> dict[str, Any]:
 
 
 def table(cells: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], Checks]:
-    """A row for every set and prior, over the splits that all priors have, and the checks."""
+    """A row for every set and treatment, over the splits that all of them have, and the checks."""
     rows, better = [], {prior: [] for prior in PRIORS if prior != "none"}
     for name in DATA:
         found = {
             prior: {c["split"]: c for c in cells if (c["data"], c["prior"]) == (name, prior)}
             for prior in PRIORS
         }
-        splits = sorted(set.intersection(*(set(each) for each in found.values())))
-        if not splits:
+        measured = {prior: each for prior, each in found.items() if each}
+        for prior in better.keys() - measured.keys():
+            better[prior].append(None)
+        if "none" not in measured:
             continue
-        plain = found["none"]
-        for prior, each in found.items():
+        splits = sorted(set.intersection(*(set(each) for each in measured.values())))
+        plain = measured["none"]
+        for prior, each in measured.items():
             runs = [each[split] for split in splits]
             gains = [plain[split]["mnlp"] - each[split]["mnlp"] for split in splits]
             mean = statistics.fmean(gains)
