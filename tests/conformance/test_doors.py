@@ -28,6 +28,8 @@ SHARED = {
     "ConvGP": "SVGPELBO",
     "DKL": "SampledELBO",
     "DeepSVGP": "SampledELBO",
+    "FullyBayesianGP": "ExactMLL",
+    "FullyBayesianSGPR": "CollapsedELBO",
     "LaplaceGP of classes": "LaplaceEvidence",
     "LocalExperts": "ExpertsMLL",
     "NetworkModel": "SampledELBO",

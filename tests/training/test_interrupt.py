@@ -8,11 +8,17 @@ from gpx.training.interrupt import Interrupted, InterruptGuard, StoppedAtOnce, s
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_are_noted_and_handlers_restored(number):
-    before = signal.getsignal(number)
-    with InterruptGuard() as guard:
-        os.kill(os.getpid(), number)
-        assert guard.received == number
-    assert signal.getsignal(number) is before
+    def ours(*_):
+        pass
+
+    found = signal.signal(number, ours)  # under nohup SIGHUP is ignored, and stays so
+    try:
+        with InterruptGuard() as guard:
+            os.kill(os.getpid(), number)
+            assert guard.received == number
+        assert signal.getsignal(number) is ours
+    finally:
+        signal.signal(number, found)
 
 
 def test_a_second_ctrl_c_interrupts_at_once():
