@@ -76,10 +76,10 @@ def table(cells: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], Checks]:
             for prior in PRIORS
         }
         measured = {prior: each for prior, each in found.items() if each}
-        for prior in better.keys() - measured.keys():
-            better[prior].append(None)
         if "none" not in measured:
             continue
+        for prior in better.keys() - measured.keys():
+            better[prior].append(None)
         splits = sorted(set.intersection(*(set(each) for each in measured.values())))
         plain = measured["none"]
         for prior, each in measured.items():
