@@ -59,7 +59,7 @@ class HamiltonianChains(SeveralChains[SampledHyperparameters]):
     Raises:
         ConfigError: an option out of range.
 
-    Cost per step: C evidences with their gradients a leap, about two leaps with ten
+    Cost per step: C evidences with their gradients a leap, two to four leaps with ten
     hyperparameters.
     Source: Neal 2011; Murray and Adams 2010 and Hensman et al. 2015 (of processes). The schedule of
     burn-in is an addition.
@@ -101,17 +101,15 @@ class HamiltonianChains(SeveralChains[SampledHyperparameters]):
         """As in ``OwnSteps``; continues the chains of a checkpoint."""
         self.model, self.place = model, model.hyper_position()
         self.lowest = self.place.lowest().to(x.device)
-        self.data = x, self.session.y
+        self.data, self.priors = (x, self.session.y), HyperPriors(model, self.place)
         restored, self.restored = self.restored, False
         if restored and self.saved:
             saved = self.saved
             self.require_coordinates(saved["sampler"]["positions"].shape[-1], self.place.size)
-            self.priors = HyperPriors(model, self.place)
             self.sampler = Hamiltonian.restored(self._densities, saved["sampler"])
             self.trace, self.history = list(saved["trace"]), list(saved["history"])
             self.accepted = saved["accepted"]
             return
-        self.priors = HyperPriors(model, self.place)
         self.trace, self.history, self.accepted = [], [], 0.0
         model.samples = model.samples[:0]
         root = START_DEVIATION * torch.eye(self.place.size, dtype=torch.float64, device=x.device)
@@ -208,7 +206,7 @@ class HamiltonianChains(SeveralChains[SampledHyperparameters]):
         of burn-in are few, and depend on each other.
         """
         later = self.history[len(self.history) // 2 :]
-        if len(later) < 2 or not self.place.size:
+        if len(later) < 2:
             return
         assert self.sampler is not None
         draws = torch.stack(later).flatten(0, 1)

@@ -15,7 +15,7 @@ class HyperPosition:
     """The parameters of some modules as a vector u (k,), with logarithms of the positive ones.
 
     Args:
-        modules: kernel and mean function.
+        modules: kernel, mean function and others, such as a likelihood.
         fixed: whether parameters without gradients, which stay fixed in training, are part of u.
 
     Attributes:
