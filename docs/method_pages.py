@@ -32,7 +32,7 @@ from gpx.options.names import with_option_names
 FOLDER = Path(__file__).parent / "_method_figures"
 LIKELIHOODS = (
     *("gaussian", "heteroscedastic", "student_t", "laplace", "bernoulli", "probit", "softmax"),
-    *("ordinal", "poisson", "negative_binomial", "beta"),
+    *("ordinal", "poisson", "negative_binomial", "gamma", "beta"),
 )
 SEVERAL = "gaussian_outputs"
 KINDS = {

@@ -3,6 +3,7 @@
 from gpx.likelihoods.base import Curvature, Likelihood, Tilted, target_marginals
 from gpx.likelihoods.bernoulli import Bernoulli, Sign
 from gpx.likelihoods.beta import Beta
+from gpx.likelihoods.gamma import Gamma
 from gpx.likelihoods.gaussian import Gaussian, GaussianOutputs
 from gpx.likelihoods.heteroscedastic import Heteroscedastic
 from gpx.likelihoods.laplace import Laplace
@@ -19,6 +20,7 @@ __all__ = [
     "Bernoulli",
     "Beta",
     "Curvature",
+    "Gamma",
     "GaussHermite",
     "GaussLogExponential",
     "GaussLogistic",

@@ -6,21 +6,13 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid, pad, softplus
+from torch.nn.functional import logsigmoid, softplus
 
 from gpx.constraints import positive_parameter
 from gpx.likelihoods.base import Curvature, Likelihood
 from gpx.likelihoods.quadrature import GaussHermite, GaussLogistic
+from gpx.likelihoods.smooth_mixture import mixture_of_means
 
-MAX_GAP = 2.0
-"""Largest distance of neighbouring components in a mixture of counts over quadrature nodes, in
-standard deviations of the logarithm of a component; from about 2.5 on there are separate peaks."""
-GRID_NODES, GRID_END, GRID_GAP = 57, 8.0, 1.5
-"""Number and outermost nodes of the even grid of ``count_law``, in standard deviations of f, and
-the largest distance of its components, as ``MAX_GAP``."""
-MAX_LOG_MEAN = 300.0
-"""Largest latent mean in predictions of counts, and largest sum of latent mean, if positive, and
-variance: with larger ones the variance of the counts would leave the range of float64."""
 MIN_DISPERSION = 1e-12
 """Stands for zero: of counts below a million the law is then that of Poisson to 1e-6."""
 
@@ -118,14 +110,10 @@ def count_law(
 
     In float64, whatever the dtype of mean and variance.
 
-    For a row it is the mixture of ``law(f)`` over the nodes of ``rule`` if neighbouring components
-    overlap. If they do not (of 20 nodes without dispersion: if the variance of f times the rate two
-    standard deviations above its mean exceeds 8) its density would be a comb. Then f is split into
-    two independent normal variables. One goes through an even grid of ``GRID_NODES`` nodes. The
-    other is as wide as the grid needs, and the gamma variable of the same first two moments takes
-    the place of its exponential: components are negative binomials with that much more dispersion,
-    and mean and variance of the mixture stay as they are. Within two standard deviations of f the
-    log-density is right to 0.03 nats for variances up to 2, and to 0.2 up to 4.
+    A ``mixture_of_means``. Where components must be wider, the gamma variable of the same first two
+    moments takes the place of an exponential of a normal one: they are negative binomials with that
+    much more dispersion, and mean and variance of the mixture stay as they are. Within two standard
+    deviations of f the log-density is right to 0.03 nats for variances up to 2, and to 0.2 up to 4.
 
     Args:
         law: of counts given f, with squared coefficient of variation exp(-f) + ``dispersion``.
@@ -133,33 +121,15 @@ def count_law(
         mean, variance (..., n): of f.
         dispersion (): not negative, float64.
 
-    Cost: components of all rows are ``law`` if none needs the grid, and otherwise negative
-    binomials, ``GRID_NODES`` or the nodes of ``rule`` if these are more.
+    Cost: of ``mixture_of_means``.
     """
-    tiny = torch.finfo(torch.float64).eps  # keeps gradients of square roots finite
-    mean = mean.double().clamp_max(MAX_LOG_MEAN)
-    variance = variance.double().minimum(MAX_LOG_MEAN - mean.clamp_min(0.0))
-    f, v = (part.unsqueeze(-1) for part in (mean, variance))
-    v = v.clamp_min(tiny)
-    # of log y given f, squared, at the narrowest of the components that matter
-    own = dispersion + (-f - 2.0 * v.sqrt()).exp()
-    plain = rule.gap**2 * v <= MAX_GAP**2 * own
-    # an exported program has one branch
-    if not torch.compiler.is_exporting() and bool(plain.all()):
-        # float64, as the density of a large count is a difference of large numbers
-        return rule.mixture(law, mean, variance)
-    count = max(GRID_NODES, len(rule.nodes))
-    grid = torch.linspace(-GRID_END, GRID_END, count, dtype=f.dtype, device=f.device)
-    gap = 2.0 * GRID_END / (count - 1)
-    added = torch.where(plain, 0.0, ((gap / GRID_GAP) ** 2 * v - own).clamp_min(0.0))
-    rest = (v - added).sqrt()
-    total = (dispersion + (1.0 + dispersion) * added.expm1()).clamp_min(MIN_DISPERSION)
-    none = (0, count - len(rule.nodes))
-    nodes = torch.where(plain, pad(rule.nodes, none), grid)
-    shares = torch.where(plain, pad(rule.weights, none), (-0.5 * grid.square()).softmax(0))
-    logits = f + 0.5 * added + rest * nodes + total.log()
-    parts = GammaPoisson((1.0 / total).expand_as(logits), logits=logits)
-    return torch.distributions.MixtureSameFamily(torch.distributions.Categorical(shares), parts)
+
+    def widened(f: Tensor, added: Tensor) -> GammaPoisson:
+        total = (dispersion + (1.0 + dispersion) * added.expm1()).clamp_min(MIN_DISPERSION)
+        logits = f + total.log()
+        return GammaPoisson((1.0 / total).expand_as(logits), logits=logits)
+
+    return mixture_of_means(law, widened, lambda f: dispersion + (-f).exp(), rule, mean, variance)
 
 
 def _log_coefficient(y: Tensor, r: Tensor) -> Tensor:

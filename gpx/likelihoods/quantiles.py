@@ -12,6 +12,7 @@ from torch.distributions import (
     Beta,
     Categorical,
     Distribution,
+    Gamma,
     Laplace,
     MixtureSameFamily,
     NegativeBinomial,
@@ -169,8 +170,8 @@ def select_rows(law: Distribution, rows: Tensor | tuple[Tensor, Tensor]) -> Dist
     For a batch (n, p): of single targets, given their rows (m,) and outputs (m,).
 
     Raises:
-        NotImplementedError: neither normal, Laplace, Student's t, beta, Poisson, negative binomial,
-            nor a mixture of these, nor one of these in some rows and another in others.
+        NotImplementedError: neither normal, Laplace, Student's t, beta, gamma, Poisson, negative
+            binomial, nor a mixture of these, nor one of these in some rows and another in others.
     """
     if isinstance(law, RowsReplaced) and isinstance(rows, Tensor):
         place = torch.full_like(law.mean, -1, dtype=torch.long)
@@ -183,7 +184,7 @@ def select_rows(law: Distribution, rows: Tensor | tuple[Tensor, Tensor]) -> Dist
     if isinstance(law, MixtureSameFamily):
         share = Categorical(probs=law.mixture_distribution.probs[rows])
         return MixtureSameFamily(share, select_rows(law.component_distribution, rows))
-    if isinstance(law, (Normal, Laplace, StudentT, Beta, Poisson, NegativeBinomial)):
+    if isinstance(law, (Normal, Laplace, StudentT, Beta, Gamma, Poisson, NegativeBinomial)):
         names = [name for name in law.arg_constraints if name != "probs"]  # logits are enough
         return type(law)(**{name: getattr(law, name)[rows] for name in names})
     raise NotImplementedError(f"rows of a {type(law).__name__}")

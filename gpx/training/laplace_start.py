@@ -1,4 +1,4 @@
-"""Initial hyperparameters for classes and counts, by Laplace's approximation on some rows."""
+"""Initial hyperparameters for all but real targets, by Laplace's approximation on some rows."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ MAX_ROWS = 500
 
 
 def has_laplace_start(likelihood: Likelihood) -> bool:
-    """Whether there is such a start: log-concave likelihoods of classes or counts."""
+    """Whether there is such a start: log-concave ones of classes, counts or positive targets."""
     return likelihood.log_concave and (
-        is_classification(likelihood.task) or likelihood.task == "count"
+        is_classification(likelihood.task) or likelihood.task in ("count", "positive")
     )
 
 

@@ -17,6 +17,7 @@ SIGNS = [1.0, -1.0, -1.0, 1.0]
 SHARES = [0.03, 0.9, 0.4, 0.55]
 GRADES = [0.0, 3.0, 1.0, 2.0]
 COUNTS = [0.0, 1.0, 3.0, 7.0]
+TIMES = [0.02, 0.7, 1.3, 9.0]
 REGISTRY = {
     "Gaussian": (lambda: likelihoods.Gaussian(0.3), REAL),
     "GaussianOutputs": (
@@ -36,13 +37,14 @@ REGISTRY = {
     "Bernoulli probit": (lambda: likelihoods.Bernoulli("probit", num_nodes=40), SIGNS),
     "Poisson": (likelihoods.Poisson, COUNTS),
     "NegativeBinomial": (lambda: likelihoods.NegativeBinomial(0.4, num_nodes=60), COUNTS),
+    "Gamma": (lambda: likelihoods.Gamma(1.8, num_nodes=60), TIMES),
     "Ordinal": (lambda: likelihoods.Ordinal(4, num_nodes=40), GRADES),
     "Ordinal probit": (lambda: likelihoods.Ordinal(4, "probit", num_nodes=40), GRADES),
     "Softmax": (lambda: likelihoods.Softmax(3), [0.0, 2.0, 1.0, 1.0]),
 }
 NAMES = sorted(REGISTRY)
 TILTED = [
-    *("Bernoulli", "Bernoulli probit", "Gaussian", "NegativeBinomial"),
+    *("Bernoulli", "Bernoulli probit", "Gamma", "Gaussian", "NegativeBinomial"),
     *("Ordinal", "Ordinal probit", "Poisson"),
 ]
 CURVED = [*TILTED, "Softmax"]

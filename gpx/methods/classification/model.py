@@ -98,7 +98,7 @@ class LaplaceGP(DenseGP):
     Args:
         kernel, mean, likelihood: the likelihood must be log-concave and define ``curvature``:
             Bernoulli with either link, Ordinal, Softmax (any number of classes), Poisson,
-            NegativeBinomial.
+            NegativeBinomial, Gamma.
         max_iterations: most Newton steps.
 
     Cost: about ten times n^3 / 3 multiply-adds (p n^3 for p classes).
@@ -135,7 +135,8 @@ class ExpectationPropagationGP(DenseGP):
 
     Args:
         kernel, mean, likelihood: the likelihood must be log-concave with one latent function and
-            define ``tilted`` or ``curvature``: Bernoulli, Ordinal, Poisson, NegativeBinomial.
+            define ``tilted`` or ``curvature``: Bernoulli, Ordinal, Poisson, NegativeBinomial,
+            Gamma.
         max_sweeps: most sweeps over all sites.
 
     Cost: ten to thirty times n^3 multiply-adds.
@@ -198,6 +199,8 @@ def require_targets(likelihood: Likelihood, y: Tensor) -> None:
         expected = f"the classes 0, 1, ..., {last}"
     elif likelihood.task == "count":
         fits, expected = (y >= 0.0) & (y == y.round()), "counts 0, 1, 2, ..."
+    elif likelihood.task == "positive":
+        fits, expected = torch.isfinite(y) & (y > 0.0), "finite numbers above 0"
     else:
         fits, expected = torch.isfinite(y), "finite numbers"
     if not bool(fits.all()):

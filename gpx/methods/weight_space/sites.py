@@ -50,8 +50,8 @@ def check_site(likelihood: Likelihood) -> None:
         raise ConfigError(
             "model=QSGP() needs a likelihood whose log-density is concave in f, and "
             f"{class_name(likelihood)} is not: its bound is Jensen's inequality; choose "
-            "likelihood=Gaussian(), Bernoulli(), Laplace(), Poisson() or NegativeBinomial(), or "
-            "model=SVGP()"
+            "likelihood=Gaussian(), Bernoulli(), Laplace(), Poisson(), NegativeBinomial() or "
+            "Gamma(), or model=SVGP()"
         )
 
 

@@ -200,7 +200,7 @@ METHODS: Sequence[Method] = (
         "laplace",
         takes=lambda f: (
             f.form != "stream"
-            and f.task in ("binary", "ordinal", "count")
+            and f.task in ("binary", "ordinal", "count", "positive")
             and f.log_concave
             and f.num_train <= LAPLACE_ROWS
         ),
