@@ -11,25 +11,28 @@ from torch import Tensor
 from gpx.errors import ConfigError, class_name
 from gpx.inference.neighbour_conditional import local_system, near_coordinates
 from gpx.inference.neighbour_likelihood import CHUNK_BYTES
+from gpx.inference.variational import has_concave_start
 from gpx.kernels.base import Kernel
 from gpx.likelihoods import Gaussian, Likelihood
 from gpx.likelihoods.row_noise import training_noise
-from gpx.linalg import Jacobi, UnconvergedWarning, conjugate_gradients
-from gpx.linalg.stopping import RelativeResidual
+from gpx.linalg import UnconvergedWarning
 from gpx.means.base import Mean
+from gpx.methods.base.batch import resolve_row_noise
 from gpx.methods.base.posterior import Marginals
+from gpx.methods.nearest import value_prior
 from gpx.methods.nearest.local_values import LocalValues
 from gpx.methods.nearest.ordering import distinct_rows, earlier_rows, maximin_order
 from gpx.methods.nearest.posterior import NearestPosterior
 from gpx.methods.nearest.seen_points import JITTER_HINT
+from gpx.methods.nearest.value_prior import (
+    IndependentValues,
+    RowsOfValues,
+    ValuePrior,
+    best_under_likelihood,
+    best_under_noise,
+)
 from gpx.tensor_checks import check_at_least, check_num_data
 from gpx.warned_line import users_line
-
-REFIT_TOLERANCE = 1e-4
-"""Relative residual of the solve for the optimal q(u)."""
-
-REFIT_ITERATIONS = 500
-"""Most iterations of that solve."""
 
 
 class RowTerms(NamedTuple):
@@ -52,7 +55,8 @@ class VNNGP(LocalValues):
     q(u) = prod_j N(m_j, s_j^2). The bound is a sum over rows with a k x k problem each, for
     mini-batches and any likelihood of one latent function. With a Gaussian likelihood the optimal
     q(u) has a closed form: m solves a sparse system, and s_j^2 is the inverse of a diagonal entry
-    of its matrix.
+    of its matrix. With a log-concave one of classes, counts or positive targets some ten such
+    solves find it.
 
     Rows with the same input share a value. (Two values, independent under q but equal up to jitter
     under p, would each get the variance of the jitter.) Means are trained in units of their initial
@@ -64,9 +68,9 @@ class VNNGP(LocalValues):
         num_inputs: d.
         num_data: n, rows of the data.
         num_neighbours: k, of the prior and of predictions.
-        warm_start: Gaussian likelihood: start at the optimal q(u); otherwise start at zero mean and
-            the deviations closest to the prior.
-        refit: Gaussian likelihood: predict with the optimal q(u) at the trained hyperparameters.
+        warm_start: start at the optimal q(u) of those likelihoods; otherwise start at zero mean
+            and the deviations closest to the prior.
+        refit: with them, predict with the optimal q(u) at the trained hyperparameters.
         jitter: variance added to u, relative to the kernel's; gradients take it as constant.
 
     Attributes:
@@ -140,15 +144,13 @@ class VNNGP(LocalValues):
             near = earlier_rows(points, order[:, None], self.num_neighbours)
             self.near = torch.empty_like(near).index_copy_(0, order, near)
             local = self._local_regression(x, y)
-            if local is not None:
-                mean, deviation, _ = self._optimal_q(x, y, local.mean)
-                self.set_q(mean, deviation, unit=deviation)
-            else:
-                # the mean field closest to the prior; with the prior's variances, independent
-                # values would not cancel in the weights of neighbours, and f would vary too much
-                precision = self._precision_diagonal(*self._all_conditionals())
-                deviation = precision.rsqrt()
-                self.set_q(torch.zeros_like(deviation), deviation, unit=deviation)
+            # the mean field closest to the prior; with the prior's variances, independent
+            # values would not cancel in the weights of neighbours, and f would vary too much
+            deviation = self._value_prior().precision_diagonal().rsqrt()
+            mean = torch.zeros_like(deviation) if local is None else local.mean
+            if self.warm_start and self.computes_best_q:
+                mean, deviation, _ = self._best_q(x, y, mean, deviation)
+            self.set_q(mean, deviation, unit=deviation)
 
     @property
     def num_inputs(self) -> int:
@@ -156,14 +158,14 @@ class VNNGP(LocalValues):
         return self._shape[1]
 
     @property
-    def closed_form(self) -> bool:
-        """Whether the optimal q(u) given the hyperparameters has a closed form."""
-        return isinstance(self.likelihood, Gaussian)
+    def computes_best_q(self) -> bool:
+        """Whether the optimal q(u) given the hyperparameters can be computed."""
+        return isinstance(self.likelihood, Gaussian) or has_concave_start(self.likelihood)
 
     @property
     def refits(self) -> bool:
         """Whether predictions use the optimal q(u)."""
-        return self.refit and self.closed_form
+        return self.refit and self.computes_best_q
 
     # --- the prior, row by row -------------------------------------------------------------------
 
@@ -221,75 +223,51 @@ class VNNGP(LocalValues):
                 "those rows, or call initialise(x, y, generator=...) with these"
             )
 
-    # --- the best q(u) under Gaussian noise ------------------------------------------------------
+    # --- the best q(u) ---------------------------------------------------------------------------
 
-    def _all_conditionals(self) -> tuple[Tensor, Tensor]:
+    def _value_prior(self) -> ValuePrior:
         size = max(1, CHUNK_BYTES // (8 * (self.num_neighbours + 1) ** 2))
         values = torch.arange(len(self.near), device=self.near.device)
         parts = [self.conditionals(part) for part in values.split(size)]
         weights, rest = (torch.cat(pieces) for pieces in zip(*parts, strict=True))
-        return weights, rest
-
-    def _precision_diagonal(
-        self, weights: Tensor, rest: Tensor, data_precision: Tensor | None = None
-    ) -> Tensor:
-        """diag((I - B)^T F^{-1} (I - B)) (m,), plus the precision (m,) of the data."""
-        diagonal = 1.0 / rest
-        if data_precision is not None:
-            diagonal = diagonal + data_precision
-        near = self.near.clamp_min(0).flatten()
-        return diagonal.index_add(0, near, (weights.square() / rest.unsqueeze(1)).flatten())
+        return ValuePrior(self.near.clamp_min(0), weights, rest)
 
     @torch.no_grad()
     def fit_variational(self, x: Tensor, y: Tensor) -> bool:
-        """Set q(u) to the optimal one given the hyperparameters and Gaussian noise.
+        """Set q(u) to the optimal one given the hyperparameters.
 
         Returns:
-            whether the solve met its tolerance; if not, the bound has still risen.
+            whether it met its tolerances; if not, the bound has still risen.
 
         Raises:
-            ConfigError: the likelihood is not Gaussian, or x are not the rows of ``initialise``.
+            ConfigError: the likelihood is neither Gaussian nor of classes, counts or positive
+                targets and log-concave, or x are not the rows of ``initialise``.
 
-        Cost: n k^3 operations, and n k per iteration of conjugate gradients.
+        Cost: n k^3 operations, and n k per iteration of conjugate gradients; for other than
+        Gaussian likelihoods about ten such solves.
         """
-        mean, deviation, converged = self._optimal_q(x, y, self.q_mean)
-        self.set_q(mean, deviation, unit=deviation)
-        return converged
+        found = self._best_q(x, y, self.q_mean, self.q_deviation)
+        self.set_q(found.mean, found.deviation, unit=found.deviation)
+        return found.converged
 
-    def _optimal_q(self, x: Tensor, y: Tensor, start: Tensor) -> tuple[Tensor, Tensor, bool]:
-        """Means and deviations (m,) of the optimal q(u), and whether the solve converged."""
-        if not isinstance(self.likelihood, Gaussian):
+    def _best_q(self, x: Tensor, y: Tensor, mean: Tensor, deviation: Tensor) -> IndependentValues:
+        """The optimal q(u), by solves or steps that begin at this mean and deviation (m,)."""
+        if not self.computes_best_q:
             raise ConfigError(
-                "the best q(u) has a closed form for the Gaussian likelihood only, not "
-                f"{class_name(self.likelihood)}"
+                "the best q(u) is computed for the Gaussian and for log-concave likelihoods, not "
+                f"for {class_name(self.likelihood)}"
             )
         self._require_neighbours()
         self._require_rows(x)
-        weights, rest = self._all_conditionals()
-        precision_of_rows = training_noise(self, x).double().reciprocal().expand(len(y))
-        data_precision = torch.zeros_like(rest).index_add_(0, self.value_of, precision_of_rows)
-        diagonal = self._precision_diagonal(weights, rest, data_precision)
-        near, flat = self.near.clamp_min(0), self.near.clamp_min(0).flatten()
-
-        def precision(v: Tensor) -> Tensor:
-            values = v.squeeze(1)  # index_add on columns takes ten times as long
-            gap = (values - (weights * values[near]).sum(1)) / rest
-            back = (weights * gap.unsqueeze(1)).flatten()
-            product = gap + values * data_precision
-            return product.index_add(0, flat, back, alpha=-1.0).unsqueeze(1)
-
-        residual = (y - self.mean(x)).double() * precision_of_rows
-        sums = torch.zeros_like(data_precision).index_add_(0, self.value_of, residual)
-        solved = conjugate_gradients(
-            precision,
-            sums.unsqueeze(1),
-            preconditioner=Jacobi(diagonal),
-            x0=start.double().unsqueeze(1),
-            stop=RelativeResidual(REFIT_TOLERANCE),
-            max_iterations=REFIT_ITERATIONS,
-            on_failure="return",
-        )
-        return solved.solution.squeeze(1), diagonal.rsqrt(), solved.report.converged
+        prior, mean = self._value_prior(), mean.double()
+        if isinstance(self.likelihood, Gaussian):
+            rows = RowsOfValues(y.double(), self.mean(x).double(), self.value_of)
+            precision = training_noise(self, x).double().reciprocal().expand(len(y))
+            return best_under_noise(prior, rows, precision, mean)
+        noise = resolve_row_noise(self, None, len(x), self._shape[0])
+        shares = None if noise is None else noise.relative.double().reciprocal()
+        rows = RowsOfValues(y.double(), self.mean(x).double(), self.value_of, shares)
+        return best_under_likelihood(prior, rows, self.likelihood, mean, deviation.double())
 
     # --- prediction ------------------------------------------------------------------------------
 
@@ -302,12 +280,12 @@ class VNNGP(LocalValues):
         """
         mean, deviation, converged = self.q_mean, self.q_deviation, True
         if self.refits:
-            mean, deviation, converged = self._optimal_q(x, y, mean)
+            mean, deviation, converged = self._best_q(x, y, mean, deviation)
         if not converged:
             warnings.warn(
-                f"the solve for the best q(u) stopped after {REFIT_ITERATIONS} iterations, short "
-                f"of its relative residual of {REFIT_TOLERANCE}, and predictions use its last "
-                "iterate; use fewer neighbours, or refit=False",
+                "the best q(u) was not found to its tolerance (solves of at most "
+                f"{value_prior.REFIT_ITERATIONS} iterations, at most {value_prior.MAX_SETTLING} of "
+                "them), and predictions use the last iterate; use fewer neighbours, or refit=False",
                 UnconvergedWarning,
                 stacklevel=users_line(),
             )

@@ -23,13 +23,13 @@ class ByRows(Protocol):
 
     likelihood: Likelihood
     inducing: Tensor
-    closed_form: bool
+    computes_best_q: bool
 
     def row_terms(self, rows: Tensor) -> RowTerms:
         """q(f) at rows (b,) of the data, and the divergence of each."""
 
     def fit_variational(self, x: Tensor, y: Tensor) -> bool:
-        """Set q(u) to the optimal one, if that has a closed form."""
+        """Set q(u) to the optimal one, if that can be computed."""
 
 
 class VNNGPELBO(StepCount, Objective[ByRows]):
@@ -41,8 +41,8 @@ class VNNGPELBO(StepCount, Objective[ByRows]):
 
     Args:
         num_data: n.
-        refresh: if the optimal q(u) has a closed form, number of steps after which q(u) is set to
-            it again; 0: never. Without this q(u) lags behind the hyperparameters and slows them
+        refresh: if the optimal q(u) can be computed, number of steps after which q(u) is set to it
+            again; 0: never. Without this q(u) lags behind the hyperparameters and slows them
             down.
 
     Raises:
@@ -76,7 +76,7 @@ class VNNGPELBO(StepCount, Objective[ByRows]):
 
     def before_step(self, model: ByRows, x: Tensor, y: Tensor, rows: Tensor) -> None:
         """Refit q(u) every ``refresh`` steps; a refit that does not converge still helps."""
-        if self.count_step(self.refresh) and model.closed_form:
+        if self.count_step(self.refresh) and model.computes_best_q:
             model.fit_variational(x, y)
 
     def evidence(
