@@ -23,9 +23,13 @@ REFIT_TOLERANCE = 1e-4
 REFIT_ITERATIONS = 500
 """Most iterations of that solve."""
 
-MAX_SETTLING, SETTLED = 50, 1e-5
+MAX_SETTLING, SETTLED = 50, 1e-4
 """Limit of the steps to the best q(u) of a log-concave likelihood, and the gain in nats per row at
 which they end."""
+
+MAX_ITERATIVE_SETTLING = 5
+"""The same limit where solves are iterative: each may take 500 products, and steps along solutions
+that were cut short gain little each."""
 
 SMALLEST_STEP = 1e-4
 """Smallest share of such a step that is tried."""
@@ -57,6 +61,11 @@ class ValuePrior(NamedTuple):
     weights: Tensor
     rest: Tensor
 
+    @property
+    def solves_dense(self) -> bool:
+        """Whether ``solve`` makes a dense factor."""
+        return len(self.rest) <= MAX_DENSE
+
     def precision_diagonal(self) -> Tensor:
         """Diagonal (m,) of the precision."""
         squares = self.weights.square() / self.rest.unsqueeze(1)
@@ -75,7 +84,7 @@ class ValuePrior(NamedTuple):
         Cost: m^3 / 3 for the dense factor of up to ``MAX_DENSE`` values; beyond, m k for each
         iteration of conjugate gradients from ``start``.
         """
-        if len(self.rest) <= MAX_DENSE:
+        if self.solves_dense:
             rows = torch.eye(len(self.rest), dtype=self.rest.dtype, device=self.rest.device)
             rows.scatter_add_(1, self.near, -self.weights)
             dense = rows.mT @ (rows / self.rest.unsqueeze(1))
@@ -174,7 +183,8 @@ def best_under_likelihood(
     value, solves_converged = bound(mean, deviation), True
     if not math.isfinite(value):
         return IndependentValues(mean, deviation, False)
-    for _ in range(MAX_SETTLING):
+    limit = MAX_SETTLING if prior.solves_dense else MAX_ITERATIVE_SETTLING
+    for _ in range(limit):
         before = value
         slope, bend = sites(mean, deviation)
         aim, solves_converged = prior.solve(slope + bend * mean, bend, mean)
