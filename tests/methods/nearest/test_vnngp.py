@@ -234,6 +234,7 @@ def test_the_best_q_of_log_concave_likelihoods_is_where_the_bound_is_flat(
     if solver == "iterative":
         monkeypatch.setattr(value_prior, "MAX_DENSE", 0)
         monkeypatch.setattr(value_prior, "REFIT_TOLERANCE", 1e-8)
+        monkeypatch.setattr(value_prior, "MAX_ITERATIVE_SETTLING", 50)
     monkeypatch.setattr(value_prior, "SETTLED", 1e-12)
     make, of = TARGETS[name]
     x, y, _ = repeated()
