@@ -7,13 +7,16 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding
 
 from gpx.inference.exact_solver import require_finite
-from gpx.inference.neighbour_conditional import Conditional, local_regression
+from gpx.inference.neighbour_conditional import local_regression
+from gpx.inference.variational import has_concave_start
 from gpx.kernels.base import Kernel
 from gpx.likelihoods import Gaussian, Likelihood
 from gpx.likelihoods.row_noise import training_noise
 from gpx.means.base import Mean
+from gpx.methods.base.batch import resolve_row_noise
 from gpx.methods.base.model import Model
 from gpx.methods.base.required_likelihood import require_one_latent
+from gpx.methods.nearest.local_laplace import local_laplace
 from gpx.methods.nearest.nearness import Nearness, mean_variance
 from gpx.methods.nearest.posterior import NearestPosterior
 from gpx.tensor_checks import check_jitter
@@ -30,7 +33,8 @@ class LocalValues(Model):
         kernel, mean, likelihood: parts of the model; any likelihood of one latent function.
         num_values: number of values for which there are parameters; ``unit`` may have fewer.
         num_neighbours: inducing points that an input sees.
-        warm_start: with a Gaussian likelihood, start at local regressions on the data.
+        warm_start: start at local regressions on the data; with a log-concave likelihood of
+            classes, counts or positive targets at Laplace's approximation on the data near each.
         jitter: relative to the kernel's mean variance at the inducing points.
 
     Attributes:
@@ -97,13 +101,24 @@ class LocalValues(Model):
             self.q_log_deviation.zero_()[: len(mean)] = deviation.log().unsqueeze(1)
 
     @torch.no_grad()
-    def _local_regression(self, x: Tensor, y: Tensor) -> Conditional | None:
-        """Regressions at the inducing points on the data near each; None: start at the prior."""
-        if not (self.warm_start and isinstance(self.likelihood, Gaussian)):
+    def _local_start(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Mean and variance (m,) of the values given the data near each; None: start at the prior.
+
+        By regressions, of log-concave likelihoods of other targets by Laplace's approximation.
+        """
+        if not self.warm_start:
             return None
-        noise, residual = training_noise(self, x), y - self.mean(x)
-        require_finite(residual)
-        return local_regression(self.kernel, noise, x, residual, self.inducing)
+        if isinstance(self.likelihood, Gaussian):
+            noise, residual = training_noise(self, x), y - self.mean(x)
+            require_finite(residual)
+            local = local_regression(self.kernel, noise, x, residual, self.inducing)
+            return local.mean, local.variance
+        if not has_concave_start(self.likelihood):
+            return None
+        noisy = resolve_row_noise(self, None, len(x), len(x))
+        shares = None if noisy is None else noisy.relative.reciprocal()
+        prior = self.mean(x)
+        return local_laplace(self.kernel, self.likelihood, prior, x, y, shares, self.inducing)
 
     @property
     def sparse_gradients(self) -> bool:

@@ -72,8 +72,10 @@ class SWSGP(LocalValues):
         learn_inducing: train Z, at B M kernel entries per step; otherwise neighbours are found once
             (``SWSGPObjective``).
         warm_start: with a Gaussian likelihood, start q(u) at local regressions on the data near
-            each inducing point, and raise the noise variance to the error that they leave.
-            Otherwise start at the prior: a full S at K_zz, a diagonal one as close as it can be.
+            each inducing point, and raise the noise variance to the error that they leave. With a
+            log-concave one of classes, counts or positive targets start at Laplace's approximation
+            on these data. Otherwise start at the prior: a full S at K_zz, a diagonal one as close
+            as it can be.
         selector: initial inducing points; None: k-means up to 2,048 points, above that random rows.
         jitter: added to K_I, relative to the kernel's variance; gradients take it as constant.
 
@@ -236,10 +238,10 @@ class SWSGP(LocalValues):
         prior = self._prior_variances().sqrt()
         deviation = self._closest_to_prior().sqrt()
         mean, unit = torch.zeros_like(prior), prior
-        local = self._local_regression(x, y)
+        local = self._local_start(x, y)
         if local is not None:
-            mean, unit = local.mean.to(prior), torch.maximum(deviation, 0.1 * prior)
-            deviation = torch.minimum(deviation, local.variance.sqrt().to(deviation))
+            mean, unit = local[0].to(prior), torch.maximum(deviation, 0.1 * prior)
+            deviation = torch.minimum(deviation, local[1].sqrt().to(deviation))
             deviation = torch.maximum(deviation, self.jitter**0.5 * prior)
             root = deviation if self.q_factor is None else deviation.diag()
         elif self.q_factor is None:

@@ -143,11 +143,11 @@ class VNNGP(LocalValues):
             order = maximin_order(points)
             near = earlier_rows(points, order[:, None], self.num_neighbours)
             self.near = torch.empty_like(near).index_copy_(0, order, near)
-            local = self._local_regression(x, y)
+            local = self._local_start(x, y)
             # the mean field closest to the prior; with the prior's variances, independent
             # values would not cancel in the weights of neighbours, and f would vary too much
             deviation = self._value_prior().precision_diagonal().rsqrt()
-            mean = torch.zeros_like(deviation) if local is None else local.mean
+            mean = torch.zeros_like(deviation) if local is None else local[0]
             if self.warm_start and self.computes_best_q:
                 mean, deviation, _ = self._best_q(x, y, mean, deviation)
             self.set_q(mean, deviation, unit=deviation)

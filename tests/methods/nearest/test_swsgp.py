@@ -389,17 +389,25 @@ def test_the_start_is_near_the_posterior_or_at_the_prior(covariance):
     made.initialise(x, y, generator=draws())
     predicted = made.condition(x, y).predict(x).mean
     assert float((predicted - y).square().mean()) < 0.2 * float(y.var())
-    labels = SWSGP(
-        kernel=Matern52(2),
-        mean=Zero(),
-        likelihood=Bernoulli(),
-        num_inputs=2,
-        num_inducing=40,
-        num_neighbours=10,
-        covariance=covariance,
-    ).double()
-    labels.initialise(x, y.sign(), generator=draws())
-    terms = labels.local_terms(x, labels.nearest(x))
+
+    def labelled(**options):
+        labels = SWSGP(
+            kernel=Matern52(2),
+            mean=Zero(),
+            likelihood=Bernoulli(),
+            num_inputs=2,
+            num_inducing=40,
+            num_neighbours=10,
+            covariance=covariance,
+            **options,
+        ).double()
+        labels.initialise(x, y.sign(), generator=draws())
+        return labels, labels.local_terms(x, labels.nearest(x))
+
+    labels, terms = labelled()
+    probabilities = labels.likelihood.predictive(*terms.marginals).probs
+    assert float(((probabilities > 0.5) == (y > 0.0)).double().mean()) > 0.85
+    labels, terms = labelled(warm_start=False)
     assert (terms.marginals.mean == 0.0).all()
     if covariance == "full":
         torch.testing.assert_close(terms.kl, torch.zeros(200).double(), rtol=0.0, atol=1e-6)
@@ -490,7 +498,7 @@ def test_close_inducing_points_do_not_start_far_from_the_prior(likelihood):
 def test_a_diagonal_start_is_the_one_closest_to_the_prior():
     """No change of a variance brings q(u) nearer to p(u) in the points' neighbourhoods."""
     x, y = data()
-    made = of_kind(SWSGP, Bernoulli(), num_neighbours=4)
+    made = of_kind(SWSGP, Bernoulli(), num_neighbours=4, warm_start=False)
     made.initialise(x, y.sign(), generator=draws())
     near = made.nearest(made.inducing)
     kl = made.local_terms(made.inducing.detach(), near).kl.sum()
