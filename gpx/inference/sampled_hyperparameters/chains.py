@@ -151,7 +151,7 @@ class HamiltonianChains(SeveralChains[SampledHyperparameters]):
         """log p(y | u) p(u) (C,) at positions (C, k), and its gradients (C, k)."""
         values = positions.new_full((len(positions),), -math.inf)
         gradients = torch.zeros_like(positions)
-        allowed = self.place.allows(positions, self.lowest)
+        allowed = self.place.allows(positions)
         safe = torch.where(allowed.unsqueeze(1), positions, self.priors.centre)
         possible = allowed.tolist()
         for chain, _ in enumerate(self.place.visit(safe)):

@@ -39,6 +39,7 @@ class HyperPosition:
         self.logarithms = torch.tensor(logarithms, dtype=torch.bool)
         flags = [p.requires_grad for p, _ in self.entries for _ in range(p.numel())]
         self.learned = torch.tensor(flags, dtype=torch.bool)
+        self._bounds: tuple[Tensor, Tensor] | None = None
 
     @property
     def size(self) -> int:
@@ -95,13 +96,15 @@ class HyperPosition:
             found += [math.log((1.0 + MARGIN) * floor) if floor > 0.0 else -math.inf] * raw.numel()
         return torch.tensor(found, dtype=torch.float64)
 
-    def allows(self, positions: Tensor, lowest: Tensor | None = None) -> Tensor:
-        """Whether u (..., k) is finite and every positive parameter above its floor: bool (...).
+    def allows(self, positions: Tensor) -> Tensor:
+        """Whether u (..., k) is finite and every positive parameter above its floor: bool (...)."""
+        lowest, largest = self._bounds_on(positions.device)
+        return ((positions > lowest) & (positions.abs() < largest)).all(-1)
 
-        Args:
-            lowest (k,): ``lowest()`` on the device, if it is there already.
-        """
-        above = positions > (self.lowest().to(positions) if lowest is None else lowest)
-        # exp(50) is beyond any scale of standardised data
-        within = positions.abs() < torch.where(self.logarithms, 50.0, math.inf).to(positions)
-        return (above & within).all(-1)
+    def _bounds_on(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """``lowest()`` and the bound (k,) of absolute values; copied once, as chains ask often."""
+        if self._bounds is None or self._bounds[0].device != device:
+            # exp(50) is beyond any scale of standardised data
+            largest = torch.where(self.logarithms, 50.0, math.inf).double()
+            self._bounds = self.lowest().to(device), largest.to(device)
+        return self._bounds

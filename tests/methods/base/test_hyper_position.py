@@ -1,6 +1,9 @@
 """Hyperparameters as one vector: positions are read, set and differentiated alike."""
 
+import math
+
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
@@ -35,3 +38,39 @@ def test_parameters_that_the_value_does_not_use_have_no_gradient():
     found = dict(zip(place.names, place.gradient(kernel.evaluate(x, x).sum()), strict=True))
     assert float(found["constant"]) == 0.0
     assert float(found["lengthscale"]) > 0.0
+
+
+def test_positions_are_allowed_above_floors_and_within_any_scale():
+    place = HyperPosition([RBF(1).double(), Constant().double(), Gaussian(0.1).double()])
+    u = torch.zeros(4).double()
+    allowed = {"as made": u}
+    for name, entry, value in [
+        ("a mean of any size", place.names.index("constant"), 1e6),
+        ("beyond any scale", 0, 51.0),
+        ("no number", 0, math.nan),
+        ("below the floor of the noise", 3, -20.0),
+    ]:
+        allowed[name] = u.clone()
+        allowed[name][entry] = value
+    found = place.allows(torch.stack([*allowed.values()])).tolist()
+    assert dict(zip(allowed, found, strict=True)) == {
+        name: name in ("as made", "a mean of any size") for name in allowed
+    }
+
+
+def test_bounds_are_copied_to_the_device_once():
+    class Copies(TorchDispatchMode):
+        count = 0
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            self.count += function is torch.ops.aten._to_copy.default
+            return function(*args, **(kwargs or {}))
+
+    place = HyperPosition([RBF(2).double(), Gaussian(0.1).double()])
+    positions = torch.zeros(3, place.size, dtype=torch.float64, device="meta")
+    place.allows(positions)
+    with Copies() as copies:
+        place.allows(positions)
+    assert copies.count == 0
+    # positions elsewhere have bounds of their own
+    assert place.allows(torch.zeros(place.size).double())
