@@ -128,13 +128,19 @@ class _OfTorch(Prior):
         """
         if self.device != value.device:
             self.law, self.device = _constant(self.law, value.device), value.device
-        found = self.law.log_prob(value.double())
-        if found.shape != value.shape:
+        self.require_shape(value)
+        return self.law.log_prob(value.double())
+
+    def require_shape(self, value: Tensor) -> None:
+        """Raise ShapeError unless there is one prior for all entries of ``value``, or for each."""
+        batch = tuple(self.law.batch_shape)
+        # sizes are compared from the last on, as in torch, and value may have further ones
+        pairs = zip(reversed(batch), reversed(value.shape), strict=False)
+        if len(batch) > value.ndim or any(own not in (1, size) for own, size in pairs):
             raise ShapeError(
-                f"{self.law!r} is a batch of {tuple(self.law.batch_shape)} priors, for a "
+                f"{self.law!r} is a batch of {batch} priors, for a "
                 f"hyperparameter of shape {tuple(value.shape)}: give one prior, or one per entry"
             )
-        return found
 
 
 def _is_prior(law: object) -> TypeGuard[Distribution]:
@@ -229,13 +235,20 @@ class Priors(_Attributes):
         return given
 
     def require(self, model: nn.Module, trained: Iterable[Tensor]) -> None:
-        """Raise ConfigError for a name that no trained hyperparameter of ``model`` has.
+        """Raise where priors do not fit the trained hyperparameters of ``model``.
 
         Args:
             trained: the parameters that are optimised.
+
+        Raises:
+            ConfigError: a name that none of them has.
+            ShapeError: a batch of priors of another shape.
         """
         optimised = {id(parameter) for parameter in trained if parameter.requires_grad}
         self._require([e for e in _hyperparameters(model) if id(e.raw) in optimised], "learns")
+        for _, each, prior in self.of(model):
+            if isinstance(prior, _OfTorch):
+                prior.require_shape(each.raw)
 
     def _require(self, known: Sequence[Hyperparameter], verb: str) -> None:
         shown = [each.name for each in known if each.constraint or each.name.startswith(_TOLD)]

@@ -2,6 +2,7 @@
 
 import math
 import pickle
+import re
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from gpx.priors import DimensionScaled, Gamma, LogNormal, Normal, Priors
 from gpx.runs import RunFolder, load, run
 from gpx.runs.origin import origin_of, require_same_model
 from gpx.runs.watching.console import Console
+from gpx.training import LBFGSB
 from gpx.training.initialisation import SubsetInitialisation
 
 QUIET = ["trainer.figures=false", "trainer.tensorboard=false", "trainer.baselines=false"]
@@ -87,10 +89,24 @@ def test_other_distributions_are_refused_in_a_sentence(law):
         Priors({"lengthscale": law})
 
 
-def test_a_batch_of_priors_of_another_shape_is_refused():
-    priors = Priors({"lengthscale": distributions.Gamma(torch.ones(3, 1), 1.0)})
-    with pytest.raises(ShapeError, match=r"batch of \(3, 1\) priors, .* of shape \(2,\)"):
-        priors.log_prob(exact())
+@pytest.mark.parametrize("shape", [(3, 1), (3,), (1, 2)])
+def test_a_batch_of_priors_of_another_shape_is_refused(shape):
+    model = exact()
+    model.hyperpriors = Priors({"lengthscale": distributions.Gamma(torch.ones(shape), 1.0)})
+    said = re.escape(f"batch of {shape} priors, for a hyperparameter of shape (2,)")
+    with pytest.raises(ShapeError, match=said):
+        model.hyperpriors.log_prob(model)
+    with pytest.raises(ShapeError, match=said):  # and before training
+        LBFGSB().require_fit(model, ExactMLL(), 20, 100)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (2,)])
+def test_one_prior_for_all_entries_or_one_for_each_is_taken(shape):
+    model = exact()
+    model.hyperpriors = Priors({"lengthscale": distributions.Gamma(torch.ones(shape), 1.0)})
+    LBFGSB().require_fit(model, ExactMLL(), 20, 100)
+    # lengthscales 0.5 and 2
+    assert float(model.hyperpriors.log_prob(model).detach()) == pytest.approx(-2.5)
 
 
 def test_every_entry_of_every_parameter_of_a_name_counts_once():

@@ -6,7 +6,7 @@ import types
 import pytest
 import torch
 
-from gpx.errors import ConfigError, DidNotConverge, NotPositiveDefinite
+from gpx.errors import ConfigError, DidNotConverge, NotPositiveDefinite, ShapeError
 from gpx.inducing import Given
 from gpx.kernels import RBF
 from gpx.likelihoods import Bernoulli, Gaussian
@@ -275,6 +275,10 @@ def test_models_and_objectives_that_it_cannot_sample_are_refused():
         chains.require_fit(model, SVGPELBO(20), 20, 100)
     with pytest.raises(ConfigError, match="LBFGSB would maximise what FullyBayesianGP is to"):
         model.check_optimizer(LBFGSB())
+    model.hyperpriors = Priors({"lengthscale": torch.distributions.Gamma(torch.ones(3), 1.0)})
+    with pytest.raises(ShapeError, match=r"batch of \(3,\) priors"):
+        chains.require_fit(model, ExactMLL(), 20, 100)
+    model.hyperpriors = None
     model.requires_grad_(False)
     with pytest.raises(ConfigError, match="all of them are fixed"):
         chains.require_fit(model, ExactMLL(), 20, 100)
