@@ -215,7 +215,8 @@ def prepare(
 
     with explain_categorical_kernel(config):
         model, objective = _model_and_objective(config, data, device, dtype)
-    if 0 < objective.total < data.num_train:
+    too_many = objective.fixed_total and objective.total > data.num_train
+    if too_many or 0 < objective.total < data.num_train:
         raise ConfigError(
             f"objective.num_data={objective.total} but there are {data.num_train} training rows: "
             "leave it out, and it is their number"

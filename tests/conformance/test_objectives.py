@@ -1,5 +1,6 @@
 """The contract of objectives: nats over all the data, a stated kind, gradients, no global state."""
 
+import contextlib
 from typing import get_args
 
 import public_models
@@ -55,6 +56,19 @@ def test_evidence_is_a_finite_scalar_of_a_stated_kind(name):
         assert torch.isfinite(part).all()
     for value in found.facts.values():
         assert isinstance(value, (bool, int, float, str))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_those_that_sum_over_the_given_rows_only_say_so(name):
+    """A run refuses another number of rows before it writes files, by what they say."""
+    model, objective, x, y = problem(name)
+    if not objective.total:
+        assert not objective.fixed_total
+        return
+    objective.total = len(x) + 1
+    refused = pytest.raises(ConfigError, match=f"num_data={len(x) + 1} but there are {len(x)}")
+    with refused if objective.fixed_total else contextlib.nullcontext():
+        objective.prepare(model, x, y, generator=draws())
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -190,6 +190,10 @@ TINY = [
             ["approx=svgp", "objective.num_data=3"],
             "objective.num_data=3 but there are 180 training rows: leave it out",
         ),
+        *(
+            ([f"approx={approx}", "objective.num_data=181"], "objective.num_data=181 but")
+            for approx in ("vnngp", "swsgp", "qsrvm", "qsgp_inducing")
+        ),
         (["data.split=1.5"], "data.split=1.5: expected a whole number"),
         (["optimizer.ftol=abc"], "optimizer.ftol=abc: expected a number"),
         (["kernel.ard_num_dims=5"], "5 lengthscales"),

@@ -119,6 +119,9 @@ class Objective(DataSized, Constructed, Generic[ModelT], ABC):
 
     total: int = 0
     """n, in mini-batch objectives; 0: the rows of x, until a run sets it."""
+    fixed_total: ClassVar[bool] = False
+    """Whether ``total`` must be the number of training rows, as ``prepare`` checks and a run before
+    it writes files; other objectives take a larger one."""
     told: bool = False
     """Whether a run set ``total``, so that the next one does so as well."""
     elbo: ClassVar[bool] = False

@@ -64,6 +64,7 @@ class SWSGPObjective(StepCount, Objective[Local]):
     """
 
     batching = "minibatch"
+    fixed_total = True
     streams = True
     kind = "estimate"
     takes_row_noise = True

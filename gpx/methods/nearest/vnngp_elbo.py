@@ -53,6 +53,7 @@ class VNNGPELBO(StepCount, Objective[ByRows]):
     """
 
     batching = "minibatch"
+    fixed_total = True
     kind: ClassVar[Kind] = "estimate"
     takes_row_noise = True
     fixed_shapes = True

@@ -89,6 +89,7 @@ class InducingELBO(StepCount, Objective[InducingWeights]):
     """
 
     batching: ClassVar[Batching] = "minibatch"
+    fixed_total: ClassVar[bool] = True
     kind: ClassVar[Kind] = "unbiased"
     models: ClassVar[tuple[type, ...]] = (InducingWeights,)
     made_for = "QSGPInducing"

@@ -83,6 +83,7 @@ class QuadruplyStochasticELBO(Objective[WeightsOnBasis]):
     """
 
     batching: ClassVar[Batching] = "minibatch"
+    fixed_total: ClassVar[bool] = True
     kind: ClassVar[Kind] = "unbiased"
     fixed_shapes = True
     models: ClassVar[tuple[type, ...]] = (WeightsOnBasis,)

@@ -84,6 +84,7 @@ class SiteBoundELBO(StepCount, Objective[SitesOnBasis]):
     """
 
     batching: ClassVar[Batching] = "minibatch"
+    fixed_total: ClassVar[bool] = True
     kind: ClassVar[Kind] = "unbiased"
     models: ClassVar[tuple[type, ...]] = (SitesOnBasis,)
     made_for = "QSGP"
