@@ -75,7 +75,8 @@ def require_same_model(state: Mapping[str, Any], config: DictConfig, where: str)
 def with_changes(config: DictConfig, options: Sequence[str]) -> DictConfig:
     """A copy of a run's config, changed by the options of the session that resumes it.
 
-    With ``trainer.memory_budget``, budgets of the same number elsewhere follow it.
+    With ``trainer.memory_budget``, budgets of the same number elsewhere follow it. Those of zero,
+    which runs of earlier versions could have, become automatic, as in ``gpx.load``.
 
     Args:
         config: of the run, as in its folder.
@@ -85,6 +86,10 @@ def with_changes(config: DictConfig, options: Sequence[str]) -> DictConfig:
         ConfigError: an option that must not change, or that the run does not have.
     """
     changed = copy.deepcopy(config)
+    automatic = OmegaConf.select(changed, "trainer.memory_budget") == 0
+    _refer_to_budget(changed, 0)
+    if automatic:
+        changed.trainer.memory_budget = None
     for option in options:
         name, equals, _ = option.partition("=")
         group, dot, _ = name.partition(".")

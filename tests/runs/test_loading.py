@@ -43,3 +43,9 @@ def test_a_run_of_an_earlier_version_with_a_memory_budget_of_zero_predicts(tmp_p
     OmegaConf.save(config, path)
     found = gpx.load(tmp_path / "run").predict(x)
     np.testing.assert_allclose(found.mean, fitted.predict(x).mean, rtol=1e-6)
+    for option in ("trainer.max_steps=3", "trainer.memory_budget=1GiB"):  # and goes on
+        OmegaConf.save(config, path)
+        gpx.runs.resume(tmp_path / "run", options=[option])
+        now = OmegaConf.load(path)
+        assert now.approx.iterative.memory_budget == now.trainer.memory_budget >= 2**20
+    assert now.trainer.memory_budget == 2**30
