@@ -33,6 +33,10 @@ last time it starts there."""
 LEARNED_AT = (0.25, 0.5, 0.75)
 """Shares of burn-in after which the preconditioner is learned anew."""
 
+LEAST_ADAPTATIONS = 5
+"""Adaptations of the step size to a preconditioner before burn-in may be cut short; these can
+reduce it to a ninth."""
+
 LEAST_DEVIATION = 1e-3
 """Least standard deviation in the preconditioner, where chains have hardly moved."""
 
@@ -198,6 +202,15 @@ class HamiltonianChains(SeveralChains[SampledHyperparameters]):
             if done % self.thin == 0:
                 self._store_samples()
         return Evidence(fit.mean(), "estimate", {"prior": prior.mean()})
+
+    def hurry(self, step: int, limit: int) -> str:
+        """As in ``Chain``, but not before the step size suits the preconditioner.
+
+        It starts anew with each preconditioner, and stays as it is after burn-in.
+        """
+        if self.sampler is not None and self.sampler.adaptations < LEAST_ADAPTATIONS:
+            return ""
+        return super().hurry(step, limit)
 
     def _learn_preconditioner(self) -> None:
         """Take the root of the covariance of the later half of the states so far.

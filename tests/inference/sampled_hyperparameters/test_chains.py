@@ -147,6 +147,21 @@ def test_a_short_burn_in_ends_adaptation(burn_in):
     assert len(set(sizes[first:])) == len(set(roots[first:])) == 1
 
 
+def test_burn_in_is_not_cut_before_the_step_size_suits_a_new_preconditioner():
+    """It is asked to end from the step on in which the preconditioner is learned."""
+    x, y = data()
+    options = {"chains": 2, "burn_in": 80, "iterations": 60, "thin": 5}
+    chains = bound(FullyBayesianGP(**parts()).double(), x, y, **options)
+    generator, said = torch.Generator().manual_seed(0), {}
+    for step in range(40):
+        chains.step(step, x, y, generator=generator)
+        if step >= 20:
+            said[step + 1] = chains.hurry(step + 1, chains.asked)
+    assert [step for step, line in said.items() if line] == [25]
+    assert chains.burn_in == 25
+    assert chains.sampler.adaptations == 5
+
+
 def test_the_end_reports_the_chains_and_leaves_the_mean_in_the_model():
     x, y = data()
     model = one_lengthscale()
