@@ -162,6 +162,30 @@ def test_burn_in_is_not_cut_before_the_step_size_suits_a_new_preconditioner():
     assert chains.sampler.adaptations == 5
 
 
+@pytest.mark.parametrize("stop", [None, 35, 70])
+def test_chains_cut_short_keep_every_so_many_states_as_samples(stop):
+    """Thinned less to keep the number of samples, then more as they become too many."""
+    x, y = data()
+    options = {"chains": 2, "burn_in": 80, "iterations": 60, "thin": 5}
+    model = one_lengthscale()
+    chains = bound(model, x, y, **options)
+    generator, thins = torch.Generator().manual_seed(0), []
+    for step in range(chains.asked):
+        chains.step(step, x, y, generator=generator)
+        if step + 1 == 30:
+            assert "after 30 of 80 steps (one step in 2 " in chains.hurry(30, chains.asked)
+        if step + 1 == stop:
+            kept, model = model.state_dict(), one_lengthscale()
+            model.load_state_dict(kept)
+            chains = bound(model, x, y, state=chains.state_dict(), **options)
+        thins.append(chains.thin)
+    # 24 samples of a chain, twice what was asked for, become 12
+    assert [thins[step] for step in (28, 29, 76, 77, 139)] == [5, 2, 2, 4, 8]
+    states = torch.stack(chains.history)
+    assert states.shape == (110, 2, 1)
+    assert torch.equal(model.samples.view(-1, 2, 1), states[7::8])
+
+
 def test_the_end_reports_the_chains_and_leaves_the_mean_in_the_model():
     x, y = data()
     model = one_lengthscale()
