@@ -148,7 +148,9 @@ def with_kernel_chosen(
         rounds = options["rounds"] * clock.left
         composed_kernel(best, fitter, series, folders, fits, rounds, clock.until)
     elif data.num_inputs > 1 and clock.left:
-        fits += _with_one_lengthscale(fits, nodes, fitter)
+        for fit, start in _with_one_lengthscale(tuple(fits), nodes, fitter):
+            fits.append(fit)
+            starts.append(start)
         if names is usual and any(fit.name == JOINT for fit in fits):
             known, joint = tuple(fits), nodes[JOINT]
             for fit, start in additive_kernels(known, joint, fitter, folders, lambda: clock.left):
@@ -230,12 +232,13 @@ def _for_refits(fits: Sequence[Fit], names: Sequence[str]) -> list[Fit]:
 
 def _with_one_lengthscale(
     fits: Sequence[Fit], nodes: Mapping[str, Node], fitter: KernelFitter
-) -> Iterator[Fit]:
-    """The best kernel with a lengthscale for each input, fitted with one for all instead."""
+) -> Iterator[tuple[Fit, Node]]:
+    """The best kernel with a lengthscale for each input, fitted with one for all, and its start."""
     for fit in sorted(fits, key=lambda fit: -fit.score):
         node = nodes[fit.name]
         if node.get("ard_num_dims") is not None and not isinstance(node.get("lengthscale"), list):
-            yield fitter.fit(f"{fit.name}(ard_num_dims=null)", {**node, "ard_num_dims": None})
+            start = {**node, "ard_num_dims": None}
+            yield fitter.fit(f"{fit.name}(ard_num_dims=null)", start), start
             return
 
 

@@ -198,6 +198,17 @@ def test_a_fit_all_but_free_of_noise_is_no_start(tmp_path):
     assert config.likelihood.noise_variance == 0.1
 
 
+def test_one_lengthscale_that_has_no_fitted_start_keeps_the_initialisation(tmp_path, monkeypatch):
+    """It starts at initial values, from which init=subset is to fit it."""
+    monkeypatch.setattr(module.KernelFitter, "_can_start_from", lambda *_: False)
+    x = torch.rand(60, 2, generator=torch.Generator().manual_seed(0)).double() * 4
+    y = drawn(RBF(lengthscale=1.0), x, 1e-2, 1)
+    options = ("kernel.candidates=[rbf]", "init=subset", "init.max_evaluations=2")
+    _, config = chosen(x.numpy(), y, *options, folder=tmp_path)
+    assert config.kernel.ard_num_dims is None
+    assert config.init["_target_"] == "gpx.training.SubsetInitialisation"
+
+
 def test_rows_held_out_to_calibrate_on_have_no_part_in_it(tmp_path):
     """Their targets are exchanged among themselves, which leaves the standardisation as it is."""
     x = torch.rand(90, 2, generator=torch.Generator().manual_seed(0)).double() * 4
