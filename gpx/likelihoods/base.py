@@ -207,11 +207,16 @@ class Likelihood(Constructed, ABC):
             )
         return tilted_by_quadrature(self, y, mean, variance)
 
+    @classmethod
+    def suits_laplace(cls) -> bool:
+        """Whether it is log-concave and defines ``curvature``."""
+        declared = getattr(cls, "log_concave", False)  # by subclasses only
+        return declared and cls.curvature is not Likelihood.curvature
+
     @property
     def is_curved(self) -> bool:
-        """Whether it is log-concave in one latent function and defines ``curvature``."""
-        defined = type(self).curvature is not Likelihood.curvature
-        return defined and self.log_concave and self.num_latents == 1
+        """Whether it ``suits_laplace`` and has one latent function."""
+        return self.suits_laplace() and self.num_latents == 1
 
     @property
     def closed_moments(self) -> bool:

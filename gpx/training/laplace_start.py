@@ -26,7 +26,7 @@ MAX_ROWS = 500
 
 def has_laplace_start(likelihood: Likelihood) -> bool:
     """Whether there is such a start: log-concave ones of classes, counts or positive targets."""
-    return likelihood.log_concave and (
+    return likelihood.suits_laplace() and (
         is_classification(likelihood.task) or likelihood.task in ("count", "positive")
     )
 

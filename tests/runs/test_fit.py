@@ -907,6 +907,21 @@ def test_a_likelihood_of_targets_above_zero(tmp_path):
     assert fitted.metrics["test.rmse_original"] == fitted.metrics["test.rmse"]
 
 
+class ConcaveTimes(WeibullOfTimes):
+    log_concave = True
+
+
+@pytest.mark.parametrize("likelihood", [ConcaveTimes(), "laplace"])
+def test_log_concave_likelihoods_without_second_derivatives_have_no_laplace_start(likelihood):
+    """They are log-concave, and Laplace's approximation needs more."""
+    x = np.linspace(-2.0, 2.0, 60)
+    times = np.exp(1.0 + x) * np.random.default_rng(0).weibull(1.5, 60)
+    options = ("kernel=auto", "trainer.max_steps=2", *QUICK[3:])
+    fitted = gpx.fit(x, times, *options, likelihood=likelihood, keep=False)
+    assert fitted.metrics["model.choice"].startswith("approx=svgp")
+    assert "the default of kernel=auto" in fitted.metrics["model.kernel_choice"]
+
+
 class GammaOfTimes(WeibullOfTimes):
     """Gamma with shape 1.5 and mean exp(f); torch has no inverse of its distribution function."""
 

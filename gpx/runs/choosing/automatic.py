@@ -165,7 +165,7 @@ def facts_of(
         gaussian=issubclass(kind, Gaussian) and data.num_outputs == 1,
         gaussian_outputs=issubclass(kind, GaussianOutputs) and data.num_outputs > 1,
         observed=data.train_y.numel() - data.missing_targets if data.missing_targets else None,
-        log_concave=bool(getattr(kind, "log_concave", False)),
+        suits_laplace=issubclass(kind, Likelihood) and kind.suits_laplace(),
         local_kernel=kernel is not None and kernel.local,
         row_noise=data.train_noise is not None,
         factors=kernel is not None and source.form == "grid" and _factors(kernel, config, data),

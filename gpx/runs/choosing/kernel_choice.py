@@ -108,7 +108,7 @@ def with_kernel_chosen(
     gaussian = isinstance(likelihood, (Gaussian, NoisyOutputs))
     require_outputs(data, likelihood.num_outputs, f"the likelihood {class_name(likelihood)}")
     why_not = ""
-    if not gaussian and not likelihood.log_concave:
+    if not gaussian and not likelihood.suits_laplace():
         why_not = f"the evidence with a {class_name(likelihood)} likelihood is too slow"
     elif data.num_train < MIN_ROWS:
         why_not = f"{data.num_train} rows are too few"

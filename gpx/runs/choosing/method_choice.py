@@ -41,7 +41,7 @@ class Facts:
         gaussian: whether the noise is Gaussian, with one target per row.
         gaussian_outputs: whether the noise is Gaussian, with several targets per row.
         observed: number of targets present, if some of several are missing; None if none are.
-        log_concave: whether the likelihood is log-concave.
+        suits_laplace: whether the likelihood is one for Laplace's approximation.
         local_kernel: whether correlations fall to zero with distance (``Kernel.local``).
         row_noise: whether rows have their own noise or weight (``data.noise=``, ``data.weights=``).
         factors: for a grid, whether the kernel is a product of kernels over its axes.
@@ -58,7 +58,7 @@ class Facts:
     gaussian: bool = True
     gaussian_outputs: bool = False
     observed: int | None = None
-    log_concave: bool = True
+    suits_laplace: bool = True
     local_kernel: bool = True
     row_noise: bool = False
     factors: bool = False
@@ -201,7 +201,7 @@ METHODS: Sequence[Method] = (
         takes=lambda f: (
             f.form != "stream"
             and f.task in ("binary", "ordinal", "count", "positive")
-            and f.log_concave
+            and f.suits_laplace
             and f.num_train <= LAPLACE_ROWS
         ),
         seconds=lambda f: 2.0 + 1.1e-8 * f.num_train**3,

@@ -49,7 +49,7 @@ CASES = {
     "two classes, many rows": (replace(CLASSES, num_train=5_000), "svgp"),
     "counts": (replace(TABLE, task="count", gaussian=False), "laplace"),
     "several classes": (replace(TABLE, task="multiclass", gaussian=False), "svgp"),
-    "outliers": (replace(TABLE, gaussian=False, log_concave=False), "svgp"),
+    "outliers": (replace(TABLE, gaussian=False, suits_laplace=False), "svgp"),
     "a grid": (replace(TABLE, form="grid", factors=True, num_train=10**6), "grid"),
     "a grid, a kernel that is no product": (
         replace(TABLE, form="grid", num_train=9_000),
