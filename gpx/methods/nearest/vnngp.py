@@ -146,10 +146,11 @@ class VNNGP(LocalValues):
             local = self._local_start(x, y)
             # the mean field closest to the prior; with the prior's variances, independent
             # values would not cancel in the weights of neighbours, and f would vary too much
-            deviation = self._value_prior().precision_diagonal().rsqrt()
+            prior = self._value_prior()
+            deviation = prior.precision_diagonal().rsqrt()
             mean = torch.zeros_like(deviation) if local is None else local[0]
             if self.warm_start and self.computes_best_q:
-                mean, deviation, _ = self._best_q(x, y, mean, deviation)
+                mean, deviation, _ = self._best_q(x, y, mean, deviation, prior)
             self.set_q(mean, deviation, unit=deviation)
 
     @property
@@ -250,7 +251,14 @@ class VNNGP(LocalValues):
         self.set_q(found.mean, found.deviation, unit=found.deviation)
         return found.converged
 
-    def _best_q(self, x: Tensor, y: Tensor, mean: Tensor, deviation: Tensor) -> IndependentValues:
+    def _best_q(
+        self,
+        x: Tensor,
+        y: Tensor,
+        mean: Tensor,
+        deviation: Tensor,
+        prior: ValuePrior | None = None,
+    ) -> IndependentValues:
         """The optimal q(u), by solves or steps that begin at this mean and deviation (m,)."""
         if not self.computes_best_q:
             raise ConfigError(
@@ -259,7 +267,7 @@ class VNNGP(LocalValues):
             )
         self._require_neighbours()
         self._require_rows(x)
-        prior, mean = self._value_prior(), mean.double()
+        prior, mean = prior or self._value_prior(), mean.double()
         if isinstance(self.likelihood, Gaussian):
             rows = RowsOfValues(y.double(), self.mean(x).double(), self.value_of)
             precision = training_noise(self, x).double().reciprocal().expand(len(y))
