@@ -233,7 +233,8 @@ def test_likelihoods_without_such_sites_are_refused():
         problem(site_passes=-1)
 
 
-def test_the_hint_names_likelihoods_of_counts_that_it_takes():
+def test_the_hint_names_likelihoods_that_it_takes():
     check_site(NegativeBinomial())
-    with pytest.raises(ConfigError, match=r"Poisson\(\) or NegativeBinomial\(\), or model=SVGP"):
+    check_site(Gamma())
+    with pytest.raises(ConfigError, match=r"NegativeBinomial\(\) or Gamma\(\), or model=SVGP"):
         check_site(StudentT())
