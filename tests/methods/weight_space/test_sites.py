@@ -14,6 +14,7 @@ from gpx.errors import ConfigError
 from gpx.kernels import RBF
 from gpx.likelihoods import (
     Bernoulli,
+    Gamma,
     Gaussian,
     Laplace,
     NegativeBinomial,
