@@ -139,6 +139,15 @@ def test_runs_learn_the_shape_and_the_function(approx):
     assert (predicted.lower > 0.0).all()
 
 
+def test_nearest_neighbours_find_the_function():
+    """A constant is off by more than one."""
+    x, y, _ = times(300, 4.0)
+    new, _, f = times(100, 4.0, seed=1)
+    options = ("approx=vnngp", "approx.num_neighbours=20", "trainer.max_steps=200")
+    fitted = gpx.fit(x, y, *options, likelihood="gamma", keep=False, quiet=True)
+    assert np.sqrt(np.mean((fitted.latent(new).mean - f) ** 2)) < 0.35
+
+
 def test_few_rows_have_laplaces_approximation_by_default():
     x, y, _ = times(60, 4.0)
     fitted = gpx.fit(x, y, "trainer.max_steps=5", likelihood="gamma", keep=False, quiet=True)

@@ -104,7 +104,6 @@ class HamiltonianChains(SeveralChains[SampledHyperparameters]):
     def bind(self, model: SampledHyperparameters, x: Tensor, seed: int) -> None:
         """As in ``OwnSteps``; continues the chains of a checkpoint."""
         self.model, self.place = model, model.hyper_position()
-        self.lowest = self.place.lowest().to(x.device)
         self.data, self.priors = (x, self.session.y), HyperPriors(model, self.place)
         restored, self.restored = self.restored, False
         if restored and self.saved:
@@ -128,7 +127,7 @@ class HamiltonianChains(SeveralChains[SampledHyperparameters]):
         priors = self.priors
         far = torch.where(priors.without > 0.0, 2.0 * priors.deviation, math.inf)
         centre = self.place.read().clamp(priors.centre - far, priors.centre + far)
-        centre = centre.maximum(self.lowest + START_DEVIATION)
+        centre = centre.maximum(self.place.lowest().to(x.device) + START_DEVIATION)
         least = self._densities(centre[None])[0][0] - MAX_START_LOSS
         draws = torch.randn(
             self.chains,

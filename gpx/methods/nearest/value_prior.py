@@ -14,8 +14,8 @@ from gpx.linalg import Jacobi, cholesky, conjugate_gradients
 from gpx.linalg.stopping import RelativeResidual
 
 MAX_DENSE = 2048
-"""Most values whose means are found by a dense factor: 0.3 s, where many hundred iterations may not
-suffice for smooth kernels."""
+"""Most values whose means are found by a dense factor (0.6 s on one core), where many hundred
+iterations may not suffice for smooth kernels."""
 
 REFIT_TOLERANCE = 1e-4
 """Relative residual of the iterative solve for the means of q(u)."""

@@ -291,9 +291,9 @@ class VNNGP(LocalValues):
             mean, deviation, converged = self._best_q(x, y, mean, deviation)
         if not converged:
             warnings.warn(
-                "the best q(u) was not found to its tolerance (solves of at most "
-                f"{value_prior.REFIT_ITERATIONS} iterations, at most {value_prior.MAX_SETTLING} of "
-                "them), and predictions use the last iterate; use fewer neighbours, or refit=False",
+                "the best q(u) was not found to its tolerance (by solves of at most "
+                f"{value_prior.REFIT_ITERATIONS} iterations), and predictions use the last "
+                "iterate; use fewer neighbours, or refit=False",
                 UnconvergedWarning,
                 stacklevel=users_line(),
             )

@@ -109,7 +109,8 @@ def with_kernel_chosen(
     require_outputs(data, likelihood.num_outputs, f"the likelihood {class_name(likelihood)}")
     why_not = ""
     if not gaussian and not likelihood.suits_laplace():
-        why_not = f"the evidence with a {class_name(likelihood)} likelihood is too slow"
+        name = class_name(likelihood)
+        why_not = f"Laplace's approximation takes no {name} likelihood, and bounds are too slow"
     elif data.num_train < MIN_ROWS:
         why_not = f"{data.num_train} rows are too few"
     if why_not:
