@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import importlib.util
+import multiprocessing
 import os
 import subprocess
 import sys
+import threading
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from drawn_alike import drawn_alike
@@ -19,6 +24,7 @@ from gpu_machine import (
     Machine,
     backends,
     catch_errors,
+    failure,
     run_metrics,
     write_row,
 )
@@ -89,21 +95,45 @@ blocks, which changes the estimate of the log determinant. All others agree to r
 
 
 def correctness(machine: Machine) -> None:
-    """The doctor, kernels, every approximation on both devices, and the tests for GPUs."""
-    command(machine, "doctor", [sys.executable, "-m", "gpx.doctor"], 120)
+    """The doctor, kernels, every approximation on both devices, and the tests for GPUs.
+
+    Nothing is timed here, so the parts run side by side.
+    """
+    doctor = [sys.executable, "-m", "gpx.doctor"]
+    parts: list[Callable[[], None]] = [lambda: command(machine, "doctor", doctor, 120)]
+    if machine.is_gpu:
+        parts.append(lambda: gpu_tests(machine))
+    beside = [threading.Thread(target=part) for part in parts]
+    for thread in beside:
+        thread.start()
     triton_kernels(machine)
     kernel_products(machine)
     long_sums(machine)
     coincident_rows(machine)
-    chosen = dict(list(FIVE_STEPS.items())[:: 6 if machine.quick else 1])
-    for name, options in chosen.items():
-        if machine.left() < 60:
-            write_row("five steps: the rest", passed=None, note=f"no time left before {name}")
-            break
-        with catch_errors(f"five steps, {name}"), with_tables(options) as made:
-            five_steps(machine, name, made)
-    if machine.is_gpu:
-        gpu_tests(machine)
+    every_approximation(machine)
+    for thread in beside:
+        thread.join()
+
+
+PROCESSES = 6
+"""Processes that compare the approximations; each holds a context of the device."""
+
+
+def every_approximation(machine: Machine) -> None:
+    """Five steps of every approximation on both devices."""
+    chosen = list(FIVE_STEPS)[:: 6 if machine.quick else 1]
+    spawned = multiprocessing.get_context("spawn")
+    count = machine.size(PROCESSES, 2)
+    with concurrent.futures.ProcessPoolExecutor(count, mp_context=spawned) as pool:
+        tasks = {pool.submit(compared, (name, str(machine.device))): name for name in chosen}
+        try:
+            for done in concurrent.futures.as_completed(tasks, timeout=max(5, machine.left() - 15)):
+                write_row(**done.result())
+        except TimeoutError:
+            late = ", ".join(name for task, name in tasks.items() if not task.done())
+            write_row("five steps: the rest", passed=None, note=f"no time left for {late}")
+            for process in multiprocessing.active_children():
+                process.kill()
 
 
 def gpu_tests(machine: Machine) -> None:
@@ -137,8 +167,21 @@ def command(machine: Machine, name: str, words: list[str], limit: float) -> None
         write_row(name, passed=done.returncode == 0, note="; ".join([*last, *failed])[:400])
 
 
-def five_steps(machine: Machine, name: str, options: tuple[str, ...]) -> None:
+def compared(task: tuple[str, str]) -> dict[str, Any]:
+    """The row of an approximation."""
+    name, device = task
+    torch.set_num_threads(1)
+    row: dict[str, Any] = {"name": f"five steps, {name}"}
+    try:
+        with with_tables(FIVE_STEPS[name]) as options:
+            return row | five_steps(device, name, options)
+    except Exception as error:  # of any kind: the others may still work
+        return row | failure(error)
+
+
+def five_steps(device: str, name: str, options: tuple[str, ...]) -> dict[str, Any]:
     """Train on the CPU and on the device in float64 with the same random numbers; count waits."""
+    is_gpu = torch.device(device).type == "cuda"
     named = any(o.startswith("approx=") for o in options)
     own = any(o.startswith("data=") for o in options)
     common = [] if own else [*SMALL_DATA]
@@ -148,27 +191,26 @@ def five_steps(machine: Machine, name: str, options: tuple[str, ...]) -> None:
     with drawn_alike():
         here = run_metrics([*common, "trainer.device=cpu"])
     waits = 0
-    if machine.is_gpu:
+    if is_gpu:
         torch.cuda.set_sync_debug_mode("warn")
     try:
         with warnings.catch_warnings(record=True) as caught, drawn_alike():
             warnings.simplefilter("always")
-            there = run_metrics([*common, f"trainer.device={machine.device}"])
+            there = run_metrics([*common, f"trainer.device={device}"])
     finally:
-        if machine.is_gpu:
+        if is_gpu:
             torch.cuda.set_sync_debug_mode("default")
-    if machine.is_gpu:
+    if is_gpu:
         waits = sum("synchron" in str(w.message) for w in caught)
     other = {
         str(w.message).splitlines()[0][:80] for w in caught if "synchron" not in str(w.message)
     }
     found, right = there["train.evidence"], here["train.evidence"]
     off = abs(found - right) / max(1.0, abs(right))
-    write_row(
-        f"five steps, {name}", value=off, unit="off by, relative",
-        passed=off <= ESTIMATES.get(name, 1e-4),
-        note=f"{waits} waits; {'; '.join(sorted(other))[:200]}",
-    )  # fmt: skip
+    return {
+        "value": off, "unit": "off by, relative", "passed": off <= ESTIMATES.get(name, 1e-4),
+        "note": f"{waits} waits; {'; '.join(sorted(other))[:200]}",
+    }  # fmt: skip
 
 
 def kernel_products(machine: Machine) -> None:

@@ -34,6 +34,9 @@ refuses. ``pip wheel`` builds them on a machine with a network, as pure Python f
     python -m pip install -q --no-index --no-deps --target /tmp/site .whl/*.whl  # in every call
     export PYTHONPATH=/tmp/site
 
+If only the files of the repository are brought, without .git, put the commit into GPX_COMMIT, so
+that the rows name it.
+
 Runs write no TensorBoard events and no figures, so tensorboard and matplotlib are not needed, and
 gpx need not be installed. Data are read from ``$GPX_DATA`` (kin40k); without them, the row of a run
 says so.

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import io
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -28,7 +29,8 @@ from gpx.runs import RunFolder, run
 from gpx.runs.environment import source_commit
 
 ROOT = Path(__file__).resolve().parents[1]
-COMMIT = source_commit(ROOT)
+COMMIT = os.environ.get("GPX_COMMIT") or source_commit(ROOT)
+"""The variable names the commit of a copy without .git."""
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 SILENT_RUN = ("trainer.tensorboard=false", "trainer.figures=false", "trainer.eval_every=0")
 LENGTHSCALE, NOISE = 2.0, 0.1
@@ -46,8 +48,10 @@ def card() -> str | None:
 
 def write_row(name: str, **row: Any) -> None:
     """Print a row as JSON; ``results`` of ``gpu_hour.py`` shows its keys."""
-    # libraries may have left a line without its end
-    print("\n" + json.dumps({"name": name, "commit": COMMIT, "card": card(), **row}), flush=True)
+    # libraries may have left a line without its end; one write, as threads write side by side
+    text = json.dumps({"name": name, "commit": COMMIT, "card": card(), **row})
+    sys.stdout.write(f"\n{text}\n")
+    sys.stdout.flush()
 
 
 @contextlib.contextmanager
@@ -56,15 +60,22 @@ def catch_errors(name: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # of any kind: the next part may still work
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        first = (str(error).splitlines() or [""])[0][:240]
-        where = f"{Path(place.filename).name}:{place.lineno}"
-        write_row(name, passed=False, note=f"{type(error).__name__}: {first} ({where})")
+        write_row(name, **failure(error))
     finally:
         # fails after an error that leaves the device unusable for this process, but not for others
         with contextlib.suppress(RuntimeError):
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
+
+
+def failure(error: Exception) -> dict[str, Any]:
+    """The part of a row that says what went wrong, and where in gpx."""
+    places = traceback.extract_tb(error.__traceback__)
+    own = [p for p in places if ROOT / "gpx" in Path(p.filename).parents]
+    shown = [*own[-3:], *[places[-1]] * (places[-1] not in own)]
+    where = ", ".join(f"{Path(place.filename).name}:{place.lineno}" for place in shown)
+    said = " ".join(str(error).split())[:400]
+    return {"passed": False, "note": f"{type(error).__name__}: {said} ({where})"}
 
 
 class Machine:
