@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from gpu_machine import DTYPES, LENGTHSCALE, NOISE, Machine, backends, catch_errors, write_row
+from gpu_machine import (
+    DTYPES,
+    LENGTHSCALE,
+    NOISE,
+    Machine,
+    backends,
+    catch_errors,
+    in_process,
+    write_row,
+)
 from peers import Regression, Sparse, by_cholesky, product_by_rows, rbf
 from timing import named
 from torch import Tensor
@@ -26,9 +35,14 @@ from gpx.training.replayed_step import ReplayedStep
 def peers(machine: Machine) -> None:
     """Kernel products, and one loss and gradient of SVGP, SGPR and the exact GP."""
     sizes = (1000,) if machine.quick else (36_000, 100_000, 391_000)
-    for n in sizes:
-        for columns in (1, 16):
-            products(machine, n, columns)
+    cases = tuple((n, columns) for n in sizes for columns in (1, 16))
+    keops: dict[tuple[int, int], float] = {}
+    if "keops" in backends(machine):
+        with catch_errors("products by KeOps"):
+            # a fault of code that KeOps compiled would end this process
+            keops = in_process(keops_products, (str(machine.device), machine.quick, cases))
+    for n, columns in cases:
+        products(machine, n, columns, keops.get((n, columns)))
     for dtype in DTYPES.values():
         svgp_step(machine, dtype)
         sgpr_step(machine, dtype)
@@ -36,14 +50,21 @@ def peers(machine: Machine) -> None:
             exact_step(machine, dtype, n)
 
 
-def products(machine: Machine, n: int, columns: int) -> None:
+def keops_products(task: tuple[str, bool, Sequence[tuple[int, int]]]) -> dict[Any, float]:
+    """Milliseconds of the products of all sizes."""
+    device, quick, cases = task
+    machine = Machine(device, quick, 60.0)
+    return {case: product_ms(machine, "keops", *case) for case in cases}
+
+
+def products(machine: Machine, n: int, columns: int, keops: float | None) -> None:
     """Products of K and a block by every backend, and by GPyTorch in blocks of rows."""
-    x, right = machine.normal(n, 8), machine.normal(n, columns, seed=1)
-    kernel = RBF(8, lengthscale=LENGTHSCALE).to(machine.device).requires_grad_(False)
     peer, peer_name = None, "GPyTorch, by rows"
     with catch_errors(f"GPyTorch's product, n = {n:,}"):
+        x, right = machine.normal(n, 8), machine.normal(n, columns, seed=1)
         step = product_by_rows(x, right, rbf(8, LENGTHSCALE))
         peer = 1e3 * machine.seconds(step, 3)
+        del x, right, step
     for backend in backends(machine):
         if backend == "dense" and n > 60_000:
             continue
@@ -52,9 +73,16 @@ def products(machine: Machine, n: int, columns: int) -> None:
             write_row(name, passed=None, note="no time left")
             continue
         with catch_errors(name):
-            matrix = KernelMatrix.of(kernel, x, backend=backend, memory_budget=2**34)  # type: ignore[arg-type]
-            found = machine.seconds(lambda m=matrix: m @ right, 3)
-            write_row(name, value=1e3 * found, unit="ms", peer=peer, peer_name=peer_name)
+            found = keops if backend == "keops" else product_ms(machine, backend, n, columns)
+            write_row(name, value=found, unit="ms", peer=peer, peer_name=peer_name)
+
+
+def product_ms(machine: Machine, backend: str, n: int, columns: int) -> float:
+    """Milliseconds of a product by a backend."""
+    x, right = machine.normal(n, 8), machine.normal(n, columns, seed=1)
+    kernel = RBF(8, lengthscale=LENGTHSCALE).to(machine.device).requires_grad_(False)
+    matrix = KernelMatrix.of(kernel, x, backend=backend, memory_budget=2**34)  # type: ignore[arg-type]
+    return 1e3 * machine.seconds(lambda: matrix @ right, 3)
 
 
 def loss_and_gradient(

@@ -206,8 +206,8 @@ def run_stage(stage: str, limit: float, options: argparse.Namespace) -> list[Row
         listener.join(timeout=5)
         if status:
             late = time.monotonic() - started >= limit
-            last = [e.strip() for e in errors if e.strip()][-1:] or [f"status {status}"]
-            keep(not_run(stage, f"over its {limit:.0f} s" if late else last[0][:300]))
+            last = ": ".join([f"status {status}", *[e.strip() for e in errors if e.strip()][-1:]])
+            keep(not_run(stage, f"over its {limit:.0f} s" if late else last[:300]))
         else:
             keep({"name": f"{stage}: to its end", "passed": True})
     return rows

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import functools
 import io
 import json
+import multiprocessing
 import os
 import statistics
 import subprocess
@@ -16,6 +18,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from timing import spent
@@ -76,6 +79,18 @@ def failure(error: Exception) -> dict[str, Any]:
     where = ", ".join(f"{Path(place.filename).name}:{place.lineno}" for place in shown)
     said = " ".join(str(error).split())[:400]
     return {"passed": False, "note": f"{type(error).__name__}: {said} ({where})"}
+
+
+def in_process(function: Callable[[Any], Any], task: Any) -> Any:
+    """The result of a function in its own process, which may end in a fault of compiled code."""
+    spawned = multiprocessing.get_context("spawn")
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        # KeOps must not share files with other processes while it compiles
+        mock.patch.dict(os.environ, KEOPS_CACHE_FOLDER=folder),
+        concurrent.futures.ProcessPoolExecutor(1, mp_context=spawned) as pool,
+    ):
+        return pool.submit(function, task).result()
 
 
 class Machine:

@@ -1,5 +1,7 @@
 """Conjugate gradients against dense solves and golden histories; no outcome goes unreported."""
 
+import warnings
+
 import golden_g1 as g1
 import pytest
 import torch
@@ -475,7 +477,9 @@ def test_residual_per_row():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_no_synchronisation_between_the_checks_on_a_gpu():
     matrix, rhs = spd(60).cuda(), randn(60, 3).cuda()
-    torch.cuda.set_sync_debug_mode("error")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Synchronization debug mode is a prototype")
+        torch.cuda.set_sync_debug_mode("error")
     try:
         state = CGIteration(matrix.matmul, rhs, None, None, RelativeResidual(), None)
         state.begin()
