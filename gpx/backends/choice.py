@@ -69,7 +69,7 @@ def _requested(entries: Entries, requested: BackendName) -> Choice:
                 f"backend=keops needs a kernel made of stationary parts, and {kernel.name} is not; "
                 "choose backend=chunked"
             )
-        require_keops()
+        require_keops(entries.x1.device, entries.x1.dtype)
     if requested == "triton":
         if not kernel.radial_profiles:
             raise ConfigError(

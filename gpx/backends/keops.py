@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any
@@ -18,6 +21,10 @@ from gpx.linalg.replayed import refuse_recording
 WIDTHS = (1, 2, 4, 8, 16)
 """Numbers of columns of a product. KeOps compiles again for every width (seconds), so vectors are
 padded with zeros to one of these."""
+
+TRIAL_CODE = "from gpx.backends.keops import trial_error; print(trial_error('{}', '{}'))"
+TRIAL_SECONDS = 300.0
+"""Most seconds that KeOps may take to compile its engine and a formula."""
 
 
 def keops_installed() -> bool:
@@ -42,9 +49,13 @@ def _lazy_tensor() -> Any:
     return LazyTensor
 
 
-def require_keops() -> None:
+def require_keops(device: torch.device, dtype: torch.dtype) -> None:
     """Raise BackendUnavailable if KeOps is missing or broken."""
     _lazy_tensor()
+    if device.type == "cuda":  # elsewhere an error of KeOps can be caught when it appears
+        refusal = keops_refusal(device, dtype)
+        if refusal is not None:
+            raise BackendUnavailable(f"{refusal}; choose backend=chunked")
 
 
 @lru_cache(maxsize=32)
@@ -52,17 +63,42 @@ def keops_refusal(device: torch.device, dtype: torch.dtype) -> str | None:
     """Why KeOps cannot run on a device, in one sentence; None if it can.
 
     Compiles and runs a small formula there (seconds, once; KeOps keeps it on disk), since the
-    compiler may be missing although the package is installed.
+    compiler may be missing although the package is installed. On CUDA this runs in a process of
+    its own: code that KeOps compiled ends its process on some errors of the driver.
     """
     if not keops_installed():
         return "pykeops is not installed"
+    run = _error_in_a_process if device.type == "cuda" else trial_error
+    return fault(lambda: run(str(device), str(dtype)), "KeOps", "does not run here")
 
-    def trial() -> float:
-        z = torch.tensor([[0.0], [1.0]], dtype=dtype, device=device)
-        found = (-squared_distance(z, z)).exp().sum(dim=1)
-        return float((found - (1.0 + math.exp(-1.0))).abs().max())
 
-    return fault(trial, "KeOps", "does not compile here")
+def trial_error(device: str, dtype: str) -> float:
+    """Error of a small sum of exponentials by KeOps; ``dtype`` as text, such as torch.float32."""
+    z = torch.tensor([[0.0], [1.0]], dtype=getattr(torch, dtype.split(".")[-1]), device=device)
+    found = (-squared_distance(z, z)).exp().sum(dim=1)
+    return float((found - (1.0 + math.exp(-1.0))).abs().max())
+
+
+def _error_in_a_process(device: str, dtype: str) -> float:
+    """``trial_error``, computed where a crash does no harm.
+
+    Raises:
+        BackendUnavailable: it failed, with the last line that it wrote.
+    """
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", TRIAL_CODE.format(device, dtype)],
+        capture_output=True,
+        text=True,
+        timeout=TRIAL_SECONDS,
+        env=environment,
+        check=False,
+    )
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        last = f": {lines[-1].strip()}" if lines else ""
+        raise BackendUnavailable(f"a trial ended with status {done.returncode}{last}")
+    return float(done.stdout.split()[-1])
 
 
 class KeOps:

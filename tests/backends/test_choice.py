@@ -76,11 +76,23 @@ def test_a_keops_that_does_not_compile_is_passed_over_with_its_reason(without_ke
     monkeypatch.setattr(choice_module, "keops_refusal", lambda *_: keops_refusal_here())
     found = choose_backend(entries(n=500, cuda=True), BUDGET)
     assert found.name == "chunked"
-    assert "KeOps does not compile here (RuntimeError: nvrtc.h not found)" in found.reason
+    assert "KeOps does not run here (RuntimeError: nvrtc.h not found)" in found.reason
 
 
 def keops_refusal_here():
     return keops_module.keops_refusal(torch.device("cpu"), torch.float32)
+
+
+def test_a_keops_that_ends_its_process_is_passed_over(without_keops, monkeypatch):
+    """On CUDA the trial has a process of its own, as compiled code may call exit."""
+    monkeypatch.setattr(keops_module, "keops_installed", lambda: True)
+    code = "import os, sys; sys.stderr.write('error: no image\\n'); os._exit(3)  # {} {}"
+    monkeypatch.setattr(keops_module, "TRIAL_CODE", code)
+    monkeypatch.setattr(choice_module, "keops_refusal", keops_module.keops_refusal)
+    found = choose_backend(entries(n=500, cuda=True), BUDGET)
+    assert found.name == "chunked"
+    assert "does not run here" in found.reason
+    assert "a trial ended with status 3: error: no image" in found.reason
 
 
 def test_by_hand_is_taken_as_asked():

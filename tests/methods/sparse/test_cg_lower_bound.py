@@ -540,7 +540,8 @@ def test_invalid_setups_are_refused():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_cuda_agrees_with_cpu():
     model, x, y = problem()
-    objective = CGLowerBound(AuxiliarySolver(epsilon=1e-8))
+    # converged: a GPU looks at the residual less often and takes more steps
+    objective = CGLowerBound(AuxiliarySolver(epsilon=1e-13))
     value = objective.evidence(model, x, y).value
     want = torch.autograd.grad(value, list(model.parameters()))
     model.cuda()
