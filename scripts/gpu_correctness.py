@@ -102,8 +102,8 @@ def correctness(machine: Machine) -> None:
 
     Nothing is timed here, so the parts run side by side.
     """
-    doctor = [sys.executable, "-m", "gpx.doctor"]
-    parts: list[Callable[[], None]] = [lambda: command(machine, "doctor", doctor, 120)]
+    doctor = [sys.executable, "-m", "gpx.doctor", *["--keops"] * machine.is_gpu]
+    parts: list[Callable[[], None]] = [lambda: command(machine, "doctor", doctor, 180)]
     if machine.is_gpu:
         parts.append(lambda: gpu_tests(machine))
     beside = [threading.Thread(target=part) for part in parts]
@@ -131,7 +131,8 @@ def every_approximation(machine: Machine) -> None:
         tasks = {pool.submit(compared, (name, str(machine.device))): name for name in chosen}
         try:
             for done in concurrent.futures.as_completed(tasks, timeout=max(5, machine.left() - 15)):
-                write_row(**done.result())
+                with catch_errors(f"five steps, {tasks[done]}"):  # of a process that ended
+                    write_row(**done.result())
         except TimeoutError:
             late = ", ".join(name for task, name in tasks.items() if not task.done())
             write_row("five steps: the rest", passed=None, note=f"no time left for {late}")

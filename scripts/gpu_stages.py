@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from gpu_comparisons import peers
 from gpu_correctness import correctness
 from gpu_machine import (
     DTYPES,
@@ -30,7 +29,6 @@ from gpu_machine import (
     run_train_py,
     write_row,
 )
-from gpu_sizes import sizes
 
 from gpx.kernels import RBF
 from gpx.linalg import RelativeResidual, conjugate_gradients
@@ -165,9 +163,6 @@ def electric_size_step(machine: Machine) -> None:
 def profiles(machine: Machine) -> None:
     """Launches, kernels that take most time, and peak memory of short runs; a recorded solve."""
     recorded_solve(machine)
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    if machine.is_gpu:
-        activities.append(torch.profiler.ProfilerActivity.CUDA)
     data = SMALL_DATA if machine.quick else ("data=robot_arm",)
     few = machine.quick
     for name, options in {
@@ -189,9 +184,25 @@ def profiles(machine: Machine) -> None:
             words += [f"trainer.device={machine.device}"]
             if machine.is_gpu:
                 torch.cuda.reset_peak_memory_stats(machine.device)
-            with torch.profiler.profile(activities=activities) as seen:
+            with torch.profiler.profile(activities=activities(machine)) as seen:
                 found = run_metrics(words)
             write_profile(machine, name, seen, found)
+
+
+def activities(machine: Machine) -> list[torch.profiler.ProfilerActivity]:
+    """What a profile observes."""
+    kinds = torch.profiler.ProfilerActivity
+    return [kinds.CPU, kinds.CUDA] if machine.is_gpu else [kinds.CPU]
+
+
+def top_kernels(machine: Machine, seen: Any) -> str:
+    """Names and times of what took most time: kernels on a GPU, operations on a CPU."""
+    busy = "self_device_time_total" if machine.is_gpu else "self_cpu_time_total"
+    events = seen.key_averages()
+    if machine.is_gpu:  # operations of torch have the time of their kernels once more
+        events = [e for e in events if e.device_type == torch.autograd.DeviceType.CUDA]
+    top = sorted(events, key=lambda e: -getattr(e, busy, 0))[:8]
+    return ", ".join(f"{e.key[:50]} {1e-3 * getattr(e, busy, 0):.2g} ms ({e.count})" for e in top)
 
 
 def recorded_solve(machine: Machine) -> None:
@@ -210,10 +221,13 @@ def recorded_solve(machine: Machine) -> None:
         found = machine.seconds(solve)
         with solves_recorded(None):
             plain = machine.seconds(solve)
+            with torch.profiler.profile(activities=activities(machine)) as seen:
+                solve()
+                machine.wait()
         refused = "; ".join(solve_recordings().refused.values())
         write_row(
             name, value=1e3 * found, unit="ms", peer=1e3 * plain, peer_name="steps as they are",
-            note=refused,
+            note="; ".join(filter(None, (refused, top_kernels(machine, seen)))),
         )  # fmt: skip
 
 
@@ -221,9 +235,7 @@ def write_profile(machine: Machine, name: str, seen: Any, metrics: dict[str, Any
     """Write the rows of one profile."""
     events = seen.key_averages()
     launches = sum(e.count for e in events if "LaunchKernel" in e.key)
-    busy = "self_device_time_total" if machine.is_gpu else "self_cpu_time_total"
-    top = sorted(events, key=lambda e: -getattr(e, busy, 0))[:6]
-    said = ", ".join(f"{e.key[:40]} {1e-3 * getattr(e, busy, 0):.0f} ms" for e in top)
+    said = top_kernels(machine, seen)
     write_row(f"profile, {name}: launches of the run", value=launches, note=said)
     peak = metrics["memory.peak_mib"]
     write_row(f"profile, {name}: peak memory", value=peak, unit="MiB")
@@ -271,13 +283,31 @@ def recipes(machine: Machine) -> None:
             )  # fmt: skip
 
 
+def compare(machine: Machine) -> None:
+    """Comparisons with GPyTorch.
+
+    GPyTorch imports KeOps, whose files break if several processes write them, as those of the
+    stage ``correctness`` would. So it is only imported here and in ``large``.
+    """
+    from gpu_comparisons import peers
+
+    peers(machine)
+
+
+def large(machine: Machine) -> None:
+    """Single steps at large sizes; one is compared with GPyTorch."""
+    from gpu_sizes import sizes
+
+    sizes(machine)
+
+
 STAGES = {
     "ceilings": ceilings,
     "correctness": correctness,
     "headline": headline,
-    "peers": peers,
+    "peers": compare,
     "profiles": profiles,
-    "sizes": sizes,
+    "sizes": large,
     "recipes": recipes,
 }
 
