@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import pickle
 import subprocess
 import sys
 from functools import lru_cache
@@ -42,9 +43,12 @@ def _lazy_tensor() -> Any:
     try:
         from pykeops.torch import LazyTensor
     except Exception as error:  # pykeops compiles code on import, which can fail in any way
+        # a process that was stopped while it wrote them leaves files that cannot be read
+        damaged = isinstance(error, EOFError | pickle.UnpicklingError)
+        what = "delete its files (~/.cache/keops*)" if damaged else "check its compiler"
         raise BackendUnavailable(
             f"pykeops is installed but cannot be imported ({type(error).__name__}: {error}); "
-            "check its compiler, or choose backend=chunked"
+            f"{what}, or choose backend=chunked"
         ) from error
     return LazyTensor
 

@@ -28,7 +28,7 @@ EAGER_STEPS = 3
 """Unrecorded calls before a recording: by then libraries are loaded and have chosen their
 algorithms."""
 MAX_FAILURES = 3
-"""Recording is given up after this many replays in a row whose factorisation failed."""
+"""Recording is given up after this many replays in a row that failed a check."""
 
 Record = Callable[[Callable[[], None]], Callable[[], None]]
 
@@ -223,7 +223,10 @@ class Replayed:
         if self._recorded.failed is not None and bool(self._recorded.failed):
             self._failures += 1
             if self._failures >= MAX_FAILURES:
-                self._give_up("its factorisations need jitter that a recording cannot choose")
+                self._give_up(
+                    f"{MAX_FAILURES} steps in a row needed what a recording cannot do, such as to "
+                    "raise a jitter"
+                )
             return False
         self._failures = 0
         self.replays += 1

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,15 +18,18 @@ from gpx.errors import CheckpointError, ConfigError, DidNotConverge, NotPositive
 from gpx.flat_parameters import assign, limits_of, value_and_gradient, values_of
 from gpx.linalg.processes import sharing
 from gpx.methods.base.model import Model
-from gpx.methods.base.objective import Evidence, Objective
+from gpx.methods.base.objective import Objective
 from gpx.methods.base.optimizer import NOTHING_TRAINED, Optimizer, Session
 from gpx.tensor_checks import check_at_least
 from gpx.training.bounds import checked_bounds
 from gpx.training.evaluation_record import Record
+from gpx.training.replayed_step import ReplayedStep
 
 RECORD_BYTES = 2**26
 """Limit of the recorded gradients, but never fewer than ``MIN_RECORD`` times ``memory`` of them."""
 MIN_RECORD = 5
+MOST_RECORDED_ROWS = 200_000
+"""Above, kernels take longer than their launches, and a recording would only keep its memory."""
 STATIONARY = "GRADIENT"
 """Part of SciPy's message when it stopped because the gradient vanished."""
 
@@ -138,15 +142,18 @@ class LBFGSB(Optimizer):
     def _run_round(self, session: Session, budget: int) -> str:
         """One search of at most ``budget`` evaluations; returns why it stopped."""
         parameters = _trained(session.model)
-        latest: list[Evidence] = []
+        recorded = _recorded(session, parameters)
+        latest: list[Mapping[str, Tensor]] = []
         restored_seconds = session.seconds
         clock = time.perf_counter()
 
         def loss() -> Tensor:
             latest.clear()  # stays empty at a point of the line search without a value
-            evidence = session.objective.evidence(session.model, session.x, session.y)
-            value = session.objective.loss(evidence, session.model, session.x)
-            latest.append(evidence)
+            if recorded is None:
+                value, parts = _loss(session, session.x, session.y)
+            else:
+                value, parts = recorded(session.x, session.y)
+            latest.append(parts)
             return value
 
         def after_evaluation(count: int, value: float, replayed: bool) -> None:
@@ -158,7 +165,7 @@ class LBFGSB(Optimizer):
                 return
             session.seconds += time.perf_counter() - clock
             if latest and (count == 1 or session.log_due()):
-                session.report(value, latest[0].parts, {})
+                session.report(value, latest[0], {})
             session.end_step()
             if session.out_of_time:
                 raise _BudgetSpent
@@ -193,7 +200,8 @@ class LBFGSB(Optimizer):
 
         Args:
             parameters: to optimise.
-            loss: closure giving the scalar loss at the current parameters, with a graph.
+            loss: closure giving the scalar loss at the current parameters, with a graph; without
+                one if it has left the gradients in the parameters.
             max_evaluations: stop after exactly this many.
             after_evaluation: called with (evaluations so far, loss, whether it was replayed); may
                 raise to stop the run (``_BudgetSpent`` ends it as reaching the limit does).
@@ -335,7 +343,7 @@ class LBFGSB(Optimizer):
             parameter.grad = None
         try:
             value = loss()
-            if _any_free(parameters):
+            if value.requires_grad:
                 value.backward()
         except (NotPositiveDefinite, DidNotConverge):
             if first:
@@ -376,6 +384,24 @@ class _BeyondLimit(Exception):
     def __init__(self, nearest: np.ndarray) -> None:
         super().__init__()
         self.nearest = nearest
+
+
+def _loss(session: Session, x: Tensor, y: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
+    """The loss () with its graph, and the parts of the evidence."""
+    evidence = session.objective.evidence(session.model, x, y)
+    return session.objective.loss(evidence, session.model, x), evidence.parts
+
+
+def _recorded(session: Session, parameters: Sequence[nn.Parameter]) -> ReplayedStep | None:
+    """Loss and gradient replayed from a CUDA graph; None where they run as they are."""
+    model, objective = session.model, session.objective
+    small = len(session.x) <= MOST_RECORDED_ROWS
+    if not (session.cuda_graphs and objective.fixed_shapes and model.fixed_shapes and small):
+        return None
+    if sharing().count > 1 or not _any_free(parameters):
+        return None
+    evaluate = partial(_loss, session)
+    return ReplayedStep(evaluate, parameters, owners=(model, objective), state=objective)
 
 
 def _trained(model: Model) -> list[nn.Parameter]:

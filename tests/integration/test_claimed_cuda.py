@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from claimed_cuda import DeviceMismatch, claimed_cuda
-from recordings import FromTheHost, Recorder
+from recordings import Capture, FromTheHost
 from torch import nn
 
 from gpx import load
@@ -18,7 +18,7 @@ from gpx.means import Zero
 from gpx.methods.weight_space.group_solves import WeightGroup
 from gpx.models import QSGP
 from gpx.objectives import QuadruplyStochasticELBO
-from gpx.training import FirstOrder, first_order
+from gpx.training import FirstOrder, first_order, lbfgsb
 from gpx.training.replayed_step import ReplayedStep
 
 ARM = [
@@ -314,13 +314,19 @@ def test_a_run_on_cuda_is_that_on_the_cpu(train, approx):
     assert load(folder.path).predict(torch.zeros(2, 8).numpy()).mean.shape == (2,)  # on the CPU
 
 
-@pytest.mark.parametrize("approx", ["svgp", "swsgp"])
-def test_a_run_of_recorded_steps_is_that_of_steps_as_they_are(train, monkeypatch, approx):
-    recorder = Recorder()
-    monkeypatch.setattr(first_order, "ReplayedStep", partial(ReplayedStep, record=recorder))
+@pytest.mark.parametrize(
+    ("approx", "module"),
+    [
+        *(("svgp", first_order), ("swsgp", first_order)),
+        *(("sgpr", lbfgsb), ("fitc", lbfgsb), ("sor", lbfgsb)),
+    ],
+)
+def test_a_run_of_recorded_steps_is_that_of_steps_as_they_are(train, monkeypatch, approx, module):
     options = [*ARM, f"approx={approx}", *SHORT[approx], "data.num_points=120"]
     options += ["trainer.max_steps=6", "trainer.batch_size=30", "trainer.device=cuda"]
-    with claimed_cuda():
+    with claimed_cuda() as waits:
+        recorder = Capture(waits)
+        monkeypatch.setattr(module, "ReplayedStep", partial(ReplayedStep, record=recorder))
         found, _ = train(*options, folder="replayed")
         assert (recorder.recordings, recorder.replays) == (1, 6 - EAGER_STEPS)
         expected, _ = train(*options, "trainer.cuda_graphs=false", folder="as_they_are")

@@ -93,7 +93,7 @@ CEILINGS = {
     "sor": (["approx=sor", "approx.num_inducing=64"], 154, 4),
     "dtc": (["approx=dtc", "approx.num_inducing=64"], 154, 4),
     "fic": (["approx=fic", "approx.num_inducing=64"], 178, 3),
-    "pitc": (["approx=pitc", "approx.num_inducing=64"], 261, 6),
+    "pitc": (["approx=pitc", "approx.num_inducing=64"], 262, 6),
     "vssgp": (["approx=vssgp", "approx.num_basis=40"], 275, 3),
     "qsrvm": (["approx=qsrvm", "approx.sweeps=2", "data.num_points=600"], 255, 0),
     "deep_svgp": (["approx=deep_svgp", "approx.num_inducing=64"], 349, 2),

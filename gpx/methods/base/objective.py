@@ -105,10 +105,11 @@ class Objective(DataSized, Constructed, Generic[ModelT], ABC):
     streams: bool = False
     """Whether the training data may be ``gpx.lazy_rows.LazyRows``, read from files in batches."""
     fixed_shapes: bool = False
-    """Whether ``evidence_given`` runs the same operations on the same arrays at every step, so that
-    a CUDA graph can replay it (the model must have ``fixed_shapes``, too). Buffers are then changed
-    in place (a replaced buffer costs a new recording), all random draws come from ``step_draws``,
-    and what ``after_step`` needs is in ``left``."""
+    """Whether ``evidence_given`` (``evidence`` of full batches) runs the same operations on
+    the same arrays at every step, so that a CUDA graph can replay it (the model must have
+    ``fixed_shapes``, too). Buffers are then changed in place (a replaced buffer costs a new
+    recording), all random draws come from ``step_draws``, and what ``after_step`` needs is in
+    ``left``."""
     needs_rows: ClassVar[bool] = False
     """Whether ``evidence_given`` uses the numbers of the rows, ``Batch.rows``."""
     takes_missing_targets: ClassVar[bool] = False

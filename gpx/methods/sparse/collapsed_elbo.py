@@ -20,6 +20,7 @@ from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.likelihoods.row_noise import training_noise
 from gpx.linalg import CholeskyReport, budget_in_bytes
+from gpx.linalg.cholesky import noted_checks
 from gpx.linalg.processes import ALONE, sharing
 from gpx.linalg.triangular import inverse_lower
 from gpx.means.base import Mean
@@ -232,7 +233,7 @@ def nystrom_gradient(
     inverse: Tensor | None = None
     for rows, block in store:
         weight = torch.mm(block, right).addr_(residual[rows], outer)
-        clamped = sums.clamped[rows].nonzero().squeeze(1)
+        clamped = _clamped_rows(sums.clamped[rows])
         if inverse is None and (extra is not None or clamped.numel()):
             inverse = inverse_lower(factor).to(dtype)
         if clamped.numel():
@@ -275,6 +276,16 @@ def nystrom_gradient(
     return residual_gradient
 
 
+def _clamped_rows(clamped: Tensor) -> Tensor:
+    """Numbers of the clamped rows; a recording takes it that there are none, and is repeated if
+    there are."""
+    noted = noted_checks()
+    if noted is None:
+        return clamped.nonzero().squeeze(1)
+    noted.append(clamped.any())
+    return clamped.new_empty(0, dtype=torch.int64)
+
+
 def _sum(total: Tensor | None, part: Tensor) -> Tensor:
     return part if total is None else total + part
 
@@ -309,6 +320,7 @@ class CollapsedELBO(Objective[SparseModel]):
 
     batching = "full"
     takes_row_noise = True
+    fixed_shapes = True
     kind = "lower_bound"
     models = (SparseModel,)
     made_for = "SGPR"

@@ -121,7 +121,7 @@ def effective_evidence(
             * (torch.dot(sums.projected, inner.weights) - sums.squared_residual)
             / found.scale,
             complexity=-inner.factor.diagonal().log().sum() - 0.5 * found.logdet,
-            constant=s.new_tensor(-0.5 * n * LOG_TWO_PI),
+            constant=s.new_full((), -0.5 * n * LOG_TWO_PI),
         )
         if kernel_gradient is None:
             return terms, None, report
@@ -231,6 +231,7 @@ class EffectiveEvidence(Objective[EffectiveModel]):
 
     batching = "full"
     takes_row_noise = True
+    fixed_shapes = True
     kind = "estimate"
     models = (EffectiveModel,)
     made_for = "EffectivePrior"

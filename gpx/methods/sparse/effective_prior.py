@@ -163,6 +163,11 @@ class EffectivePrior(Model):
         self._check_blocks(num_inputs, num_data, partition, block_centres)
         self.partition = ClusterBlocks(balanced=False) if partition is None else partition
 
+    @property
+    def fixed_shapes(self) -> bool:  # type: ignore[override]
+        """As in ``Model``: without blocks, whose sizes are read by the host."""
+        return self.structure != "blocks"
+
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """``inducing`` (Z, if it is trained) and ``hyperparameters`` (everything else)."""
         rest = [p for p in self.parameters() if p is not self.inducing_points]

@@ -65,6 +65,7 @@ class SGPR(Model):
 
     certifiable = True
     takes_row_noise = True
+    fixed_shapes = True
     data_sized: ClassVar[tuple[str, ...]] = ("inducing_points",)  # M may change in training
     kernel: Kernel
     mean: Mean

@@ -15,10 +15,12 @@ from sparse_problems import sparse_problem
 from gpx.errors import ConfigError
 from gpx.inducing import GreedyConditionalVariance
 from gpx.inference import nystrom
+from gpx.inference.nystrom import BlockStore, factorise, nystrom_sums
 from gpx.kernels import RBF, Matern32, Matern52
 from gpx.kernels import Linear as LinearKernel
 from gpx.likelihoods import Gaussian, StudentT
 from gpx.linalg import with_gradient
+from gpx.linalg.cholesky import checks_deferred
 from gpx.means import Zero
 from gpx.methods.sparse.collapsed_elbo import collapsed_elbo
 from gpx.models import SGPR, ExactGP
@@ -283,3 +285,17 @@ def test_cuda_agrees_with_cpu():
     got = CollapsedELBO().evidence(model, x.cuda(), y.cuda()).value
     torch.testing.assert_close(got.cpu(), value, rtol=1e-9, atol=0)
     same_gradients([g.cpu() for g in gradients(got, model)], want, 1e-7)
+
+
+def test_a_recording_that_meets_clamped_rows_is_discarded():
+    """At its inducing points a row's unexplained variance is zero, or negative by rounding."""
+    model, x, y = problem(RBF(3, 0.7).double())
+    with checks_deferred() as noted:
+        CollapsedELBO().evidence(model, x, y)
+    assert not any(bool(check) for check in noted)
+    model.place(x[:12].clone())
+    gap = nystrom_sums(BlockStore(factorise(model.kernel, x[:12])[0], x), y).clamped
+    assert bool(gap.any())
+    with checks_deferred() as noted:
+        CollapsedELBO().evidence(model, x, y)
+    assert any(bool(check) for check in noted)
