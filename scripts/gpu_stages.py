@@ -125,7 +125,9 @@ def headline(machine: Machine) -> None:
             write_row(
                 name, value=found["train.seconds"], unit="s",
                 peer=None if machine.quick else peer, peer_name=peer_name,
-                note=f"rmse {found['test.rmse']:.4f}, mnlp {found['test.mnlp']:.4f}, peak "
+                note=f"rmse {found['test.rmse']:.4f}, mnlp {found['test.mnlp']:.4f}, evidence "
+                f"{found['train.evidence']:.1f}, {found['train.steps']} steps, "
+                f"{found['train.start.seconds']:.1f} s before the first, peak "
                 f"{found['memory.peak_mib']:.0f} MiB",
             )  # fmt: skip
 
