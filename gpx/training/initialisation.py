@@ -73,10 +73,11 @@ class SubsetInitialisation(Initialisation):
     """Type-II maximum likelihood of an exact GP on random training rows (``init=subset``).
 
     The model's kernel, mean and noise variance take the fitted values; a noise variance that
-    depends on the input starts at the fitted constant one. Models of classes or counts with
-    ``starts_by_laplace`` (``SVGP``, ``QSGP``, ``LaplaceGP``) are fitted by Laplace's approximation
-    on at most 500 rows (``gpx.training.laplace_start``). With other likelihoods the constants of
-    the config stay. For several outputs the sum of their evidences is maximised, with a shared
+    depends on the input starts at the fitted constant one. Models of classes, counts or positive
+    targets with ``starts_by_laplace`` (``SVGP``, ``QSGP``, ``VNNGP``, ``LaplaceGP``) are fitted by
+    Laplace's approximation on at most 500 rows (``gpx.training.laplace_start``). With other
+    likelihoods the constants of the config stay. For several outputs the sum of their evidences is
+    maximised, with a shared
     kernel and mean and separate noise variances.
 
     Known noise variances and weights of rows (``Model.know_noise``) hold in the fit, but by

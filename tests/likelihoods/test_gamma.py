@@ -139,13 +139,17 @@ def test_runs_learn_the_shape_and_the_function(approx):
     assert (predicted.lower > 0.0).all()
 
 
-def test_nearest_neighbours_find_the_function():
-    """A constant is off by more than one."""
+@pytest.mark.parametrize("unit", [1.0, 1e9])
+@pytest.mark.parametrize("approx", ["vnngp", "swsgp"])
+def test_nearest_neighbours_find_the_function_in_any_unit(approx, unit):
+    """From a prior mean of zero and a shape of one both end far from it, and differ by the unit."""
     x, y, _ = times(300, 4.0)
     new, _, f = times(100, 4.0, seed=1)
-    options = ("approx=vnngp", "approx.num_neighbours=20", "trainer.max_steps=200")
-    fitted = gpx.fit(x, y, *options, likelihood="gamma", keep=False, quiet=True)
-    assert np.sqrt(np.mean((fitted.latent(new).mean - f) ** 2)) < 0.35
+    options = (f"approx={approx}", "approx.num_neighbours=20", "trainer.max_steps=60")
+    fitted = gpx.fit(x, unit * y, *options, likelihood="gamma", keep=False, quiet=True)
+    assert 2.5 < fitted.hyperparameters["likelihood.shape"] < 6.5
+    found = fitted.latent(new).mean - np.log(unit)
+    assert np.sqrt(np.mean((found - f) ** 2)) < 0.2
 
 
 def test_few_rows_have_laplaces_approximation_by_default():

@@ -12,9 +12,10 @@ from gpx.inference.neighbour_likelihood import CHUNK_BYTES
 from gpx.kernels.base import Kernel
 from gpx.likelihoods import Likelihood
 
-MAX_STEPS, MAX_CHANGE, SETTLED = 20, 2.0, 1e-3
+MAX_STEPS, MAX_CHANGE, SETTLED = 50, 2.0, 1e-3
 """Limit of Newton's steps, the largest change of f in one, and the change at which they end. From a
-prior mean far below large counts a whole step would go much too far."""
+prior mean far below large counts a whole step would go much too far; far below large amounts each
+of them only changes f by one. Some ten steps are usual."""
 
 INFORMATION = 1e-10, 1e10
 """Range of the curvature of a row."""
@@ -60,7 +61,7 @@ def local_laplace(
                 each.view_as(f) * share for each in likelihood.curvature(y[rows].flatten(), at)
             )
             bend = bend.clamp(*INFORMATION)
-            factor, _ = torch.linalg.cholesky_ex(inner + torch.diag_embed(1.0 / bend))
+            factor, failed = torch.linalg.cholesky_ex(inner + torch.diag_embed(1.0 / bend))
             weights = torch.cholesky_solve((f + slope / bend).unsqueeze(2), factor)
             change = ((inner @ weights).squeeze(2) - f).clamp(-MAX_CHANGE, MAX_CHANGE)
             f = f + change
@@ -69,7 +70,7 @@ def local_laplace(
         explained = torch.linalg.solve_triangular(factor, cross, upper=False)
         found = (cross * weights).sum((1, 2))
         rest = variance[part] - explained.square().sum((1, 2))
-        good = found.isfinite() & (rest > 0.0)
+        good = (failed == 0) & found.isfinite() & (rest > 0.0)
         mean[part] = torch.where(good, found, 0.0)
         variance[part] = torch.where(good, rest, variance[part])
     return mean, variance

@@ -44,6 +44,7 @@ class LocalValues(Model):
 
     takes_row_noise = True
     fixed_shapes = True
+    starts_by_laplace = True
     kernel: Kernel
     mean: Mean
     likelihood: Likelihood

@@ -72,6 +72,18 @@ def test_counts_of_thousands_are_found_from_a_mean_of_one():
     torch.testing.assert_close(variance, want.variance, rtol=0.0, atol=1e-3)
 
 
+def test_large_amounts_are_found_from_a_mean_of_one():
+    """Far below its target each step of Newton changes f by one, and here 28 are needed."""
+    x, y = data()
+    amounts = 1e12 * y.exp()
+    whole = LaplaceGP(kernel=kernel(), mean=Constant(0.0), likelihood=Gamma(3.0).double()).double()
+    want = whole.condition(x, amounts).predict(QUERIES)
+    prior, likelihood = torch.zeros_like(y), Gamma(3.0).double()
+    mean, variance = local_laplace(kernel(), likelihood, prior, x, amounts, None, QUERIES, NUM)
+    torch.testing.assert_close(mean, want.mean, rtol=0.0, atol=1e-3)
+    torch.testing.assert_close(variance, want.variance, rtol=0.0, atol=1e-3)
+
+
 def test_rows_count_by_their_weights():
     x, y = data()
     counts, twice = y.exp().round(), torch.arange(NUM)
