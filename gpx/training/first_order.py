@@ -207,8 +207,7 @@ class FirstOrder(Optimizer):
         def loss_of(evidence: Evidence, x: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
             return objective.loss(evidence, model, x), evidence.parts
 
-        shaped = objective.fixed_shapes and model.fixed_shapes
-        if session.cuda_graphs and shaped and self.parameters:
+        if session.cuda_graphs and objective.recordable(model) and self.parameters:
             every = [p for group in self.parameters.values() for p in group]
             for optimiser in self.optimisers.values():
                 if isinstance(optimiser, NaturalGradient):

@@ -396,7 +396,7 @@ def _recorded(session: Session, parameters: Sequence[nn.Parameter]) -> ReplayedS
     """Loss and gradient replayed from a CUDA graph; None where they run as they are."""
     model, objective = session.model, session.objective
     small = len(session.x) <= MOST_RECORDED_ROWS
-    if not (session.cuda_graphs and objective.fixed_shapes and model.fixed_shapes and small):
+    if not (session.cuda_graphs and objective.recordable(model) and small):
         return None
     if sharing().count > 1 or not _any_free(parameters):
         return None

@@ -318,6 +318,8 @@ def test_a_run_on_cuda_is_that_on_the_cpu(train, approx):
     ("approx", "module"),
     [
         *(("svgp", first_order), ("swsgp", first_order)),
+        *(("deep_rf", first_order), ("deep_svgp", first_order), ("cnn_rf", first_order)),
+        *(("dkl", first_order), ("gpdnn", first_order), ("conv_gp", first_order)),
         *(("sgpr", lbfgsb), ("fitc", lbfgsb), ("sor", lbfgsb)),
     ],
 )

@@ -178,6 +178,10 @@ class Objective(DataSized, Constructed, Generic[ModelT], ABC):
         known: dict[str, Any] = {} if batch.noise is None else {"noise": batch.noise}
         return self.evidence(model, batch.x, batch.y, generator=generator, **known)
 
+    def recordable(self, model: ModelT) -> bool:
+        """Whether steps with this model may be recorded as CUDA graphs: both have fixed shapes."""
+        return self.fixed_shapes and bool(getattr(model, "fixed_shapes", False))
+
     def step_draws(
         self, model: ModelT, x: Tensor, *, generator: torch.Generator | None
     ) -> tuple[Tensor, ...]:

@@ -46,6 +46,7 @@ class AdditiveGridLayer(OutputLayer):
     variational deep kernel learning", NeurIPS 2016.
     """
 
+    repeats = False  # places of the grid are checked by the host
     report: CholeskyReport | None = None
     _roots: Tensor | None = None
 

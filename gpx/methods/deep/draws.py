@@ -5,12 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from gpx.methods.base.posterior import Marginals
+
+Draw = Callable[[torch.Generator | None], Tensor]
+"""Draws the numbers of one place in a pass from a generator."""
 
 
 class Draws(NamedTuple):
@@ -26,6 +30,7 @@ class Draws(NamedTuple):
             marginals are exact.
         record: list to which all random numbers are appended; None: not recorded.
         known: recorded numbers to use instead of new ones; None: new ones are drawn.
+        plan: list to which the functions that draw them are appended; None: not noted.
     """
 
     generator: torch.Generator | None = None
@@ -33,36 +38,60 @@ class Draws(NamedTuple):
     joint: bool = False
     record: list[Tensor] | None = None
     known: Iterator[Tensor] | None = None
+    plan: list[Draw] | None = None
 
     def normals(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """Standard normals with the dtype and device of ``like``."""
-        empty, source = self._empty, self.generator
-        return self._draw(lambda: empty(shape, like).normal_(generator=source).to(like.device))
+        return self._draw(partial(_normals, shape, like.dtype, like.device))
 
     def mask(self, shape: tuple[int, ...], probability: float, like: Tensor) -> Tensor:
         """Ones with ``probability``, otherwise zeros, with the dtype and device of ``like``."""
-        return self._draw(lambda: self._mask(shape, probability, like))
+        return self._draw(partial(_mask, shape, probability, like.dtype, like.device))
 
-    def _mask(self, shape: tuple[int, ...], probability: float, like: Tensor) -> Tensor:
-        images = len(shape) == 4
-        if images:  # channels last, the layout of images on CPUs; the draws are then the same
-            shape = (shape[0], *shape[2:], shape[1])
-        # four times as fast as torch.bernoulli
-        uniform = self._empty(shape, like).uniform_(generator=self.generator)
-        mask = uniform.lt_(probability).to(like.device)
-        return mask.permute(0, 3, 1, 2) if images else mask
-
-    def _draw(self, new: Callable[[], Tensor]) -> Tensor:
+    def _draw(self, new: Draw) -> Tensor:
         if self.known is not None:
             return next(self.known)
-        found = new()
+        found = new(self.generator)
         if self.record is not None:
             self.record.append(found)
+        if self.plan is not None:
+            self.plan.append(new)
         return found
 
-    def _empty(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        device = like.device if self.generator is None else self.generator.device
-        return torch.empty(shape, dtype=like.dtype, device=device)
+
+def _normals(
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    device: torch.device,
+    generator: torch.Generator | None,
+) -> Tensor:
+    return _empty(shape, dtype, device, generator).normal_(generator=generator).to(device)
+
+
+def _mask(
+    shape: tuple[int, ...],
+    probability: float,
+    dtype: torch.dtype,
+    device: torch.device,
+    generator: torch.Generator | None,
+) -> Tensor:
+    images = len(shape) == 4
+    if images:  # channels last, the layout of images on CPUs; the draws are then the same
+        shape = (shape[0], *shape[2:], shape[1])
+    # four times as fast as torch.bernoulli
+    uniform = _empty(shape, dtype, device, generator).uniform_(generator=generator)
+    mask = uniform.lt_(probability).to(device)
+    return mask.permute(0, 3, 1, 2) if images else mask
+
+
+def _empty(
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    device: torch.device,
+    generator: torch.Generator | None,
+) -> Tensor:
+    """An array on the device of the generator, which draws nowhere else."""
+    return torch.empty(shape, dtype=dtype, device=device if generator is None else generator.device)
 
 
 class RandomLayer(nn.Module, ABC):
@@ -76,6 +105,8 @@ class RandomLayer(nn.Module, ABC):
     draws = Draws()
     known_kl = True
     """Whether ``kl`` is the divergence itself, not only up to a constant."""
+    repeats = True
+    """Whether every pass runs the same operations (``Model.fixed_shapes``)."""
 
     @property
     def random(self) -> bool:
@@ -180,12 +211,19 @@ def draws_of(
 
     With ``shared``, passes with generators of the same seed are the same function.
     """
+    with drawing(network, Draws(generator, shared, joint, record, known)):
+        yield
+
+
+@contextmanager
+def drawing(network: nn.Module, draws: Draws) -> Iterator[None]:
+    """A context in which the random layers of ``network`` take their numbers from ``draws``."""
     layers = random_layers(network)
     before = [layer.draws for layer in layers]
     try:
         for layer in layers:
-            layer.draws = Draws(generator, shared, joint, record, known)
+            layer.draws = draws
         yield
     finally:
-        for layer, draws in zip(layers, before, strict=True):
-            layer.draws = draws
+        for layer, own in zip(layers, before, strict=True):
+            layer.draws = own

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from gpx.likelihoods.row_noise import RowNoise
 from gpx.methods.base.batch import Batch, batches_in_order, resolve_row_noise
 from gpx.methods.base.objective import Evidence, Kind, Objective
 from gpx.methods.base.posterior import Marginals
+from gpx.methods.deep.draws import Draw, Draws
 from gpx.tensor_checks import check_at_least
 
 
@@ -62,6 +63,7 @@ class SampledELBO(Objective[Sampled]):
     batching = "minibatch"
     kind = "unbiased"
     takes_row_noise = True
+    fixed_shapes = True
     elbo = True
     models = (Sampled,)
     made_for = "DeepGP"
@@ -70,6 +72,8 @@ class SampledELBO(Objective[Sampled]):
         super().__init__()
         check_at_least(1, num_data=num_data, num_samples=num_samples)
         self.total, self.num_samples, self.expected = num_data, num_samples, expected
+        self._planned: Any = None
+        self._plan: list[Draw] = []
 
     def evidence(
         self,
@@ -89,16 +93,50 @@ class SampledELBO(Objective[Sampled]):
             ConfigError: the model knows something of each row, and some came without.
         """
         noise = resolve_row_noise(model, noise, len(x), self.total)
-        fit = self._fit(model, Batch(x, y, noise=noise), generator)
+        fit = self._fit(model, Batch(x, y, noise=noise), generator=generator)
         return _evidence(model, fit * (self.total / x.shape[0]))
 
-    def _fit(self, model: Sampled, batch: Batch, generator: torch.Generator | None) -> Tensor:
+    def recordable(self, model: Sampled) -> bool:
+        """As in ``Objective``; the model must take given draws, too."""
+        return super().recordable(model) and getattr(model, "takes_draws", False)
+
+    def step_draws(
+        self, model: Sampled, x: Tensor, *, generator: torch.Generator | None
+    ) -> tuple[Tensor, ...]:
+        """As in ``Objective``: what a pass of ``evidence`` would draw, in the same order.
+
+        The first call for a shape of x makes a pass only to see what is drawn.
+        """
+        if not self.recordable(model):
+            return ()
+        kind = x.shape, x.dtype, x.device
+        if kind != self._planned:
+            plan: list[Draw] = []
+            with torch.no_grad():
+                unused = torch.Generator(x.device if generator is None else generator.device)
+                self._pass(model, x, draws=Draws(unused, plan=plan))
+            self._planned, self._plan = kind, plan
+        return tuple(draw(generator) for draw in self._plan)
+
+    def evidence_given(self, model: Sampled, batch: Batch, drawn: tuple[Tensor, ...]) -> Evidence:
+        """As in ``Objective``."""
+        if not self.recordable(model):
+            return self.evidence_of(model, batch)
+        noise = resolve_row_noise(model, batch.noise, len(batch.x), self.total)
+        fit = self._fit(model, batch._replace(noise=noise), draws=Draws(known=iter(drawn)))
+        return _evidence(model, fit * (self.total / len(batch.x)))
+
+    def _fit(self, model: Sampled, batch: Batch, **source: Any) -> Tensor:
         likelihood, (x, y, _, noise) = model.likelihood, batch
-        if self.expected:
-            marginals = model.sample_marginals(x, self.num_samples, generator=generator)
-            return likelihood.expected_log_prob_of_rows(y, *marginals, noise).mean(0).sum()
-        f = model.sample_latents(x, self.num_samples, generator=generator)
-        return likelihood.log_prob_of_rows(y, f, noise).mean(0).sum()
+        found = self._pass(model, x, **source)
+        if isinstance(found, Marginals):
+            return likelihood.expected_log_prob_of_rows(y, *found, noise).mean(0).sum()
+        return likelihood.log_prob_of_rows(y, found, noise).mean(0).sum()
+
+    def _pass(self, model: Sampled, x: Tensor, **source: Any) -> Marginals | Tensor:
+        """Draws of f at x, or its marginals; ``source`` of random numbers: generator or draws."""
+        sample = model.sample_marginals if self.expected else model.sample_latents
+        return sample(x, self.num_samples, **source)
 
     @torch.no_grad()
     def full_evidence(
@@ -113,7 +151,7 @@ class SampledELBO(Objective[Sampled]):
         """Unbiased estimate of the bound, streamed over all rows."""
         fit = torch.zeros((), dtype=torch.float64, device=x.device)
         for batch in batches_in_order(model, x, y, batch_size):
-            fit += self._fit(model, batch, generator).double()
+            fit += self._fit(model, batch, generator=generator).double()
         return _evidence(model, fit)
 
 

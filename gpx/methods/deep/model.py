@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from gpx.errors import ConfigError, class_name
 from gpx.inference.float32_digits import warn_of_few_digits
@@ -17,7 +18,7 @@ from gpx.linalg.cholesky import noted_checks
 from gpx.methods.base.model import Model, are_placed
 from gpx.methods.base.posterior import Marginals
 from gpx.methods.deep.additive_grid import AdditiveGridLayer
-from gpx.methods.deep.draws import draws_of, random_layers, total_kl
+from gpx.methods.deep.draws import Draws, drawing, draws_of, random_layers, total_kl
 from gpx.methods.deep.features import LearnedFeatures
 from gpx.methods.deep.inducing_layer import InducingLayer
 from gpx.methods.deep.layer import GPLayer
@@ -54,6 +55,8 @@ class NetworkModel(Model):
 
     kernel_of_inputs = False
     takes_row_noise = True
+    takes_draws: ClassVar[bool] = True
+    """Whether ``sample_latents`` and ``sample_marginals`` take ``draws``."""
     _num_inputs: int  # a network always knows it
 
     def __init__(
@@ -72,30 +75,55 @@ class NetworkModel(Model):
         self._num_inputs = num_inputs
 
     @property
+    def fixed_shapes(self) -> bool:  # type: ignore[override]
+        """As in ``Model``: if all modules are of torch or gpx, without hooks.
+
+        Others may count their calls, which a recorded step would not repeat.
+        """
+        return all(_repeats(module) for module in self.modules())
+
+    @property
     def num_outputs(self) -> int:
         """Number of outputs of the likelihood."""
         return self.likelihood.num_outputs
 
     def sample_latents(
-        self, x: Tensor, num: int = 1, *, generator: torch.Generator | None = None
+        self,
+        x: Tensor,
+        num: int = 1,
+        *,
+        generator: torch.Generator | None = None,
+        draws: Draws | None = None,
     ) -> Tensor:
         """Draws of f at x (B, d) under q: (num, B), or (num, B, p) for p latent functions.
 
         Rows are drawn independently: the marginals are those of q, not the joint distribution.
+
+        Args:
+            draws: where random numbers come from; None: from ``generator``.
         """
         self._require_slopes()
         self._require_placed()
-        with draws_of(self.network, generator):
+        with drawing(self.network, draws or Draws(generator)):
             f = self.network.samples(x, num)
         return f.squeeze(2) if self.likelihood.num_latents == 1 else f
 
     def sample_marginals(
-        self, x: Tensor, num: int = 1, *, generator: torch.Generator | None = None
+        self,
+        x: Tensor,
+        num: int = 1,
+        *,
+        generator: torch.Generator | None = None,
+        draws: Draws | None = None,
     ) -> Marginals:
-        """Marginals of f at x (B, d) given draws of lower layers: (num, B) or (num, B, p) each."""
+        """Marginals of f at x (B, d) given draws of lower layers: (num, B) or (num, B, p) each.
+
+        Args:
+            draws: as for ``sample_latents``.
+        """
         self._require_slopes()
         self._require_placed()
-        with draws_of(self.network, generator):
+        with drawing(self.network, draws or Draws(generator)):
             found = self.network.sample_marginals(x, num)
         if self.likelihood.num_latents > 1:
             return found
@@ -262,3 +290,12 @@ def _modules_before(layer: nn.Module, body: nn.Module) -> list[nn.Module]:
         if any(module is layer for module in part.modules()):
             return [*parts[:number], *_modules_before(layer, part)]
     return []
+
+
+def _repeats(module: nn.Module) -> bool:
+    """Whether a module does the same at every call."""
+    hooked = module._forward_hooks or module._forward_pre_hooks
+    # torch makes a class for modules with parametrised attributes
+    kind = type(module).__base__ if is_parametrized(module) else type(module)
+    known = kind is not None and kind.__module__.split(".")[0] in ("torch", "gpx")
+    return known and not hooked and getattr(module, "repeats", True)
