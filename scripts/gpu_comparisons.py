@@ -25,11 +25,11 @@ from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.linalg.replayed import EAGER_STEPS
 from gpx.means import Zero
+from gpx.methods.base.replayed_step import ReplayedStep
 from gpx.methods.exact.exact_mll import log_marginal_likelihood
 from gpx.models import SGPR, SVGP, Model
 from gpx.objectives import SVGPELBO, CollapsedELBO, Objective
 from gpx.operators import KernelMatrix
-from gpx.training.replayed_step import ReplayedStep
 
 
 def peers(machine: Machine) -> None:

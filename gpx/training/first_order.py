@@ -13,16 +13,15 @@ from torch import Tensor, nn
 
 from gpx.bounds import limits_within
 from gpx.errors import ConfigError
-from gpx.likelihoods.row_noise import RowNoise
 from gpx.methods.base.batch import Batch
 from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Evidence, Objective
 from gpx.methods.base.optimizer import NOTHING_TRAINED, Optimizer, Session
+from gpx.methods.base.replayed_step import replayed_batches
 from gpx.sampling.batches import BatchOrder, batch_order
 from gpx.training.algorithms import algorithm_class, options_of
 from gpx.training.bounds import checked_bounds
 from gpx.training.natural_gradient import NaturalGradient, owners_with_steps
-from gpx.training.replayed_step import ReplayedStep
 from gpx.training.role_settings import (
     ROLES,
     checked_groups,
@@ -213,20 +212,7 @@ class FirstOrder(Optimizer):
                 if isinstance(optimiser, NaturalGradient):
                     optimiser.replay()
 
-            def given(x: Tensor, y: Tensor, *more: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
-                rows, more = (more[0], more[1:]) if objective.needs_rows else (None, more)
-                known = () if model.row_noise is None else more[: len(RowNoise._fields)]
-                batch = Batch(x, y, rows, RowNoise(*known) if known else None)
-                return loss_of(objective.evidence_given(model, batch, more[len(known) :]), x)
-
-            step = ReplayedStep(given, every, owners=(model, objective), state=objective)
-
-            def replayed(batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
-                drawn = objective.step_draws(model, batch.x, generator=session.generator)
-                rows = (batch.rows,) if objective.needs_rows and batch.rows is not None else ()
-                return step(batch.x, batch.y, *rows, *(batch.noise or ()), *drawn)
-
-            return replayed
+            return replayed_batches(objective, model, every, loss_of, session.generator)
 
         def evaluated(batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
             found = objective.evidence_of(model, batch, generator=session.generator)

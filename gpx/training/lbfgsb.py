@@ -20,10 +20,10 @@ from gpx.linalg.processes import sharing
 from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Objective
 from gpx.methods.base.optimizer import NOTHING_TRAINED, Optimizer, Session
+from gpx.methods.base.replayed_step import ReplayedStep
 from gpx.tensor_checks import check_at_least
 from gpx.training.bounds import checked_bounds
 from gpx.training.evaluation_record import Record
-from gpx.training.replayed_step import ReplayedStep
 
 RECORD_BYTES = 2**26
 """Limit of the recorded gradients, but never fewer than ``MIN_RECORD`` times ``memory`` of them."""

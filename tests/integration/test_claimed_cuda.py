@@ -19,7 +19,6 @@ from gpx.methods.weight_space.group_solves import WeightGroup
 from gpx.models import QSGP
 from gpx.objectives import QuadruplyStochasticELBO
 from gpx.training import FirstOrder, first_order, lbfgsb
-from gpx.training.replayed_step import ReplayedStep
 
 ARM = [
     "data=robot_arm",
@@ -328,7 +327,8 @@ def test_a_run_of_recorded_steps_is_that_of_steps_as_they_are(train, monkeypatch
     options += ["trainer.max_steps=6", "trainer.batch_size=30", "trainer.device=cuda"]
     with claimed_cuda() as waits:
         recorder = Capture(waits)
-        monkeypatch.setattr(module, "ReplayedStep", partial(ReplayedStep, record=recorder))
+        name = "replayed_batches" if module is first_order else "ReplayedStep"
+        monkeypatch.setattr(module, name, partial(getattr(module, name), record=recorder))
         found, _ = train(*options, folder="replayed")
         assert (recorder.recordings, recorder.replays) == (1, 6 - EAGER_STEPS)
         expected, _ = train(*options, "trainer.cuda_graphs=false", folder="as_they_are")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.row_noise import RowNoise
@@ -111,12 +111,23 @@ class SampledELBO(Objective[Sampled]):
             return ()
         kind = x.shape, x.dtype, x.device
         if kind != self._planned:
-            plan: list[Draw] = []
-            with torch.no_grad():
-                unused = torch.Generator(x.device if generator is None else generator.device)
-                self._pass(model, x, draws=Draws(unused, plan=plan))
-            self._planned, self._plan = kind, plan
+            self._planned, self._plan = kind, self._plan_of(model, x, generator)
         return tuple(draw(generator) for draw in self._plan)
+
+    def _plan_of(self, model: Sampled, x: Tensor, generator: torch.Generator | None) -> list[Draw]:
+        """What a pass draws, seen in one with numbers that are not used."""
+        assert isinstance(model, nn.Module)
+        unused = torch.Generator(x.device if generator is None else generator.device)
+        plan: list[Draw] = []
+        modes = [(module, module.training) for module in model.modules()]
+        model.eval()  # such as statistics of batch normalisation stay as they are
+        try:
+            with torch.no_grad():
+                self._pass(model, x, draws=Draws(unused, plan=plan))
+        finally:
+            for module, training in modes:
+                module.training = training
+        return plan
 
     def evidence_given(self, model: Sampled, batch: Batch, drawn: tuple[Tensor, ...]) -> Evidence:
         """As in ``Objective``."""

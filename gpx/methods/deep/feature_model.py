@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -11,7 +12,10 @@ from torch import Tensor, nn
 from gpx.errors import DidNotConverge
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.row_noise import RowNoise
+from gpx.linalg.replayed import solve_recordings
 from gpx.methods.base.batch import Batch
+from gpx.methods.base.objective import Evidence
+from gpx.methods.base.replayed_step import replayed_batches
 from gpx.methods.base.start import StartWatch, Unwatched
 from gpx.methods.deep.elbo import SampledELBO
 from gpx.methods.deep.feature_body import FeatureBody
@@ -165,16 +169,28 @@ def pretrain(
             "generator": generator.get_state(),
         }
 
+    def loss_of(evidence: Evidence, inputs: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
+        return -evidence.value / len(x), {}
+
+    def evaluated(batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+        found, parts = loss_of(objective.evidence_of(model, batch, generator=generator), batch.x)
+        optimiser.zero_grad(set_to_none=True)
+        found.backward()
+        return found.detach(), parts
+
+    evaluate: Callable[[Batch], tuple[Tensor, Mapping[str, Tensor]]] = evaluated
+    record = solve_recordings().record
+    if x.is_cuda and record is not None and objective.recordable(model):
+        every = list(model.parameters())
+        evaluate = replayed_batches(objective, model, every, loss_of, generator, record)
+
     with torch.enable_grad():
         while step < steps:
             chosen = torch.randint(len(x), (rows,), generator=generator, device=x.device)
-            found = objective.evidence_of(model, Batch.of(model, x, y, chosen), generator=generator)
-            loss = -found.value / len(x)
-            optimiser.zero_grad(set_to_none=True)
-            loss.backward()
+            loss, _ = evaluate(Batch.of(model, x, y, chosen))
             optimiser.step()
             step += 1
-            watch.step(step, steps, loss.detach(), state)
+            watch.step(step, steps, loss, state)
             if step < steps and watch.spent():
                 watch.cut_short(f"pretraining of the backbone, after {step} of {steps} steps,")
                 break

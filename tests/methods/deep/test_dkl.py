@@ -2,12 +2,15 @@
 
 import pytest
 import torch
+from claimed_cuda import claimed_cuda
 from draws import draws
+from recordings import Capture
 
 from gpx.errors import ConfigError, DidNotConverge
 from gpx.inducing import GreedyConditionalVariance
 from gpx.kernels import RBF
 from gpx.likelihoods import Bernoulli, Gaussian, Softmax
+from gpx.linalg.replayed import EAGER_STEPS, solves_recorded
 from gpx.means import Constant
 from gpx.methods.deep.feature_body import Standardised
 from gpx.models import DKL, SVDKL, SVGP
@@ -207,6 +210,22 @@ def test_pretraining_explains_the_targets():
         with torch.no_grad():
             fits.append(float(SampledELBO(NUM, expected=True).evidence(made, x, y).value))
     assert fits[1] > fits[0] + 5.0
+
+
+@pytest.mark.parametrize("keep", [1.0, 0.7])
+def test_pretraining_of_recorded_steps_is_that_of_steps_as_they_are(keep):
+    def trained(record):
+        x, y = (t.cuda() for t in data())
+        made = small(pretrain_steps=9, keep=keep).cuda()
+        with solves_recorded(record):
+            made.initialise(x, y, generator=torch.Generator("cuda").manual_seed(3))
+        return [p.detach().cpu() for p in made.parameters()]
+
+    with claimed_cuda() as waits:
+        recorder = Capture(waits)
+        found, expected = trained(recorder), trained(None)
+    assert (recorder.recordings, recorder.replays) == (1, 9 - EAGER_STEPS)
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
 def test_pretraining_that_ends_in_nan_is_an_error():

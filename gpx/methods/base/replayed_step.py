@@ -11,9 +11,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
+from gpx.likelihoods.row_noise import RowNoise
 from gpx.linalg.replayed import Record, Replayed, record_cuda_graph
+from gpx.methods.base.batch import Batch
+from gpx.methods.base.objective import Evidence, Objective
 
 Evaluate = Callable[..., tuple[Tensor, Mapping[str, Tensor]]]
 """Maps a batch x (b, d), y (b,) and its random draws to the loss (), with graph, and its parts."""
@@ -107,3 +111,37 @@ def _evaluate(
         [parameter.grad for parameter in parameters],
         None if state is None else state.left,
     )
+
+
+def replayed_batches(
+    objective: Objective[Any],
+    model: Any,
+    parameters: Sequence[nn.Parameter],
+    loss_of: Callable[[Evidence, Tensor], tuple[Tensor, Mapping[str, Tensor]]],
+    generator: torch.Generator | None,
+    record: Record | None = record_cuda_graph,
+) -> Callable[[Batch], tuple[Tensor, Mapping[str, Tensor]]]:
+    """Loss, its parts and gradients of mini-batches, replayed where their sizes were seen before.
+
+    Args:
+        objective, model: with ``objective.recordable(model)``.
+        parameters: that get gradients.
+        loss_of: the loss () and its parts from the evidence of a batch and its x.
+        generator: of the draws of a step.
+        record: as of ``ReplayedStep``.
+    """
+
+    def given(x: Tensor, y: Tensor, *more: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
+        rows, more = (more[0], more[1:]) if objective.needs_rows else (None, more)
+        known = () if model.row_noise is None else more[: len(RowNoise._fields)]
+        batch = Batch(x, y, rows, RowNoise(*known) if known else None)
+        return loss_of(objective.evidence_given(model, batch, more[len(known) :]), x)
+
+    step = ReplayedStep(given, parameters, record, owners=(model, objective), state=objective)
+
+    def replayed(batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+        drawn = objective.step_draws(model, batch.x, generator=generator)
+        rows = (batch.rows,) if objective.needs_rows and batch.rows is not None else ()
+        return step(batch.x, batch.y, *rows, *(batch.noise or ()), *drawn)
+
+    return replayed

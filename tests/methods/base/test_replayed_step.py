@@ -23,10 +23,10 @@ from gpx.linalg.cholesky import checks_deferred
 from gpx.linalg.replayed import EAGER_STEPS, MAX_FAILURES, record_cuda_graph
 from gpx.means import Constant, Zero
 from gpx.methods.base.batch import Batch
+from gpx.methods.base.replayed_step import ReplayedStep
 from gpx.models import QSGP, SVGP, SWSGP, VNNGP
 from gpx.objectives import SVGPELBO, VNNGPELBO, QuadruplyStochasticELBO, SWSGPObjective
 from gpx.training.indexed_steps import IndexedAdagrad
-from gpx.training.replayed_step import ReplayedStep
 
 
 def model_and_data():
