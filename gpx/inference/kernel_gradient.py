@@ -74,10 +74,18 @@ class KernelGradient:
 
     def add_data(self, rows: slice, columns: slice, weight: Tensor) -> None:
         """Add the block k(x[rows], x[columns]) with its weight (rows, columns)."""
+        self.add_weighed(rows, columns, lambda _: weight)
+
+    def add_weighed(self, rows: slice, columns: slice, weigh: Callable[[Tensor], Tensor]) -> None:
+        """Add the block k(x[rows], x[columns]) with the weight that ``weigh`` gives for it.
+
+        Args:
+            weigh: entries of the block, without a graph -> their weights; same shape.
+        """
         with torch.enable_grad():
             left, right = self._leaf(rows), self._leaf(columns)
             block = self.kernel.evaluate(left, right)
-        self._defer(block, weight, (rows, left), (columns, right))
+        self._defer(block, weigh(block.detach()), (rows, left), (columns, right))
 
     def add_symmetric(
         self, blocks: Iterable[slice], doubled: Callable[[slice, slice], Tensor]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gpx.backends import TileSource
+from gpx.constraints import is_trained, positive_parameter, set_above_floor
 from gpx.errors import ConfigError, DataError, ShapeError
 from gpx.kernels.algebra import Product
 from gpx.kernels.base import Kernel
@@ -155,25 +156,37 @@ class AxisProduct(Product):
 
 
 class Coregionalisation(Kernel):
-    """k(i, j) = B_ij between outputs numbered 0 ... q - 1, B = L L^T with L lower triangular.
+    """k(i, j) = B_ij between outputs numbered 0 ... q - 1, positive definite and learned.
 
     The outputs of a multi-output Gaussian process are one more axis of its grid. B includes the
-    scale: the other factors need no outputscale.
+    scale: the other factors need no outputscale. It is L L^T with L lower triangular, or, of rank
+    r, A A^T + diag(kappa): r functions that the outputs share, and one of its own for each.
 
     Args:
         num_outputs: q.
         active_dims: the column that holds the output's number, in its own unit.
         correlation: initial correlation between any two outputs, in [0, 1).
+        rank: r, columns of A; None: any B.
+
+    Attributes:
+        root: L (q, q), of which the lower triangle counts, or A (q, r).
+        own_variance (q,): kappa, where there is a rank.
 
     Raises:
-        ConfigError: fewer than one output, or a correlation out of range.
+        ConfigError: fewer than one output, or a correlation or a rank out of range.
         DataError: on evaluation, inputs that are not whole numbers from 0 to q - 1.
 
-    Source: Evans thesis, section 3.5.3.
+    Source: Evans thesis, section 3.5.3; with a rank Bonilla, Chai and Williams 2008, section 2.2.
     """
 
+    own_variance: Tensor
+
     def __init__(
-        self, num_outputs: int, active_dims: Sequence[int], correlation: float = 0.5
+        self,
+        num_outputs: int,
+        active_dims: Sequence[int],
+        correlation: float = 0.5,
+        rank: int | None = None,
     ) -> None:
         super().__init__(active_dims)
         if num_outputs < 1 or not 0.0 <= correlation < 1.0:
@@ -181,14 +194,47 @@ class Coregionalisation(Kernel):
                 f"kernel: num_outputs={num_outputs} must be at least 1 and correlation="
                 f"{correlation} in [0, 1)"
             )
-        self.num_outputs = num_outputs
-        start = torch.eye(num_outputs) * (1.0 - correlation) + correlation
-        self.root = nn.Parameter(torch.linalg.cholesky(start))
+        if rank is not None and not 1 <= rank <= num_outputs:
+            raise ConfigError(
+                f"rank={rank} of a covariance of {num_outputs} outputs must be from 1 to "
+                f"{num_outputs}; None leaves it free"
+            )
+        self.num_outputs, self.rank = num_outputs, rank
+        self.root = nn.Parameter(torch.empty(num_outputs, num_outputs if rank is None else rank))
+        if rank is not None:
+            positive_parameter(self, "own_variance", torch.ones(num_outputs))
+        self.start_at(torch.eye(num_outputs) * (1.0 - correlation) + correlation)
+
+    @torch.no_grad()
+    def start_at(self, matrix: Tensor) -> None:
+        """Set what is trained of B so that B is ``matrix`` (q, q), or of a rank near it.
+
+        Then A holds the leading principal axes, and kappa what they lack of the diagonal.
+        """
+        if self.rank is None:
+            if self.root.requires_grad:
+                self.root.copy_(torch.linalg.cholesky(matrix))
+            return
+        values, vectors = torch.linalg.eigh(matrix)
+        # the least eigenvalue is kappa's, so that no entry of it starts at zero
+        above = (values - values[0]).clamp_min(0.0)[-self.rank :]
+        axes = (vectors[:, -self.rank :] * above.sqrt()).to(self.root)
+        if self.root.requires_grad:
+            self.root.copy_(axes)
+        if is_trained(self, "own_variance"):
+            rest = matrix.diagonal().to(axes) - axes.square().sum(1)
+            set_above_floor(self, "own_variance", rest)
+
+    def factor(self) -> Tensor:
+        """F (q, c) with F F^T = B: L, or A beside the roots of kappa."""
+        if self.rank is None:
+            return self.root.tril()
+        return torch.cat([self.root, self.own_variance.sqrt().diag()], 1)
 
     def matrix(self) -> Tensor:
         """B (q, q)."""
-        lower = self.root.tril()
-        return lower @ lower.mT
+        factor = self.factor()
+        return factor @ factor.mT
 
     def covariance(self, x1: Tensor, x2: Tensor) -> Tensor:
         """As in ``Kernel``."""

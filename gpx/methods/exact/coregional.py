@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+import copy
+from collections.abc import Sequence
+from typing import Literal, cast
 
+import torch
+from torch import Tensor, nn
+
+from gpx.constraints import positive_parameters, set_above_floor
 from gpx.errors import ConfigError, class_name
-from gpx.kernels.base import Kernel
+from gpx.kernels.algebra import Sum
+from gpx.kernels.base import Kernel, computes_as
 from gpx.kernels.over_axes import Coregionalisation
 from gpx.likelihoods.gaussian import GaussianOutputs
 from gpx.means.base import Mean
-from gpx.methods.base.model import Model
+from gpx.methods.base.model import Hyperparameters, Model
+from gpx.methods.exact.coregional_blocks import Latent, latents_of
 from gpx.methods.exact.coregional_posterior import CoregionalPosterior
 
 INDEPENDENT_SHARE = 0.1
@@ -20,37 +27,65 @@ SHRINKAGE_ROWS = 5.0
 """Number of common rows at which the initial correlation of two outputs is shrunk by half."""
 
 
+LENGTHSCALE_SPREAD = 2.0
+"""Factor by which the longest start of a lengthscale is above that of a single latent process, and
+the shortest below, where latent processes have the same kernel."""
+
+AXES_SHARE = 0.5
+"""Share of the variance along each principal axis of the targets that starts in one of several
+latent processes alone; the rest starts in all of them alike."""
+
+
+class LatentKernels(Sum):
+    """The kernels of several latent processes; sums among them are not flattened."""
+
+    def __init__(self, kernels: Sequence[Kernel]) -> None:
+        super().__init__(kernels)
+        self.kernels = nn.ModuleList(kernels)
+
+
 class CoregionalGP(Model):
-    """Gaussian process regression of p outputs with covariance B_ij k(x, x') between them.
+    """Gaussian process regression of p outputs with covariance sum_q (B_q)_ij k_q(x, x').
 
-    The intrinsic model of coregionalisation ("multi-task" regression): y_j(x) = f_j(x) + e_j with
-    cov(f_i(x), f_j(x')) = B_ij k(x, x'), B learned without restrictions, and one noise variance per
-    output. Outputs with much noise or few targets borrow strength from correlated ones.
+    The linear model of coregionalisation ("multi-task" regression): y_j(x) = f_j(x) + e_j, where
+    the functions f are mixtures of independent latent processes, each with a kernel k_q and with
+    cov(f_i(x), f_j(x')) = (B_q)_ij k_q(x, x') of its own; B_q is learned, and so is a noise
+    variance for each output. With one latent process, the default, it is the intrinsic model.
+    Outputs with much noise or few targets borrow strength from correlated ones.
 
-    Targets may be missing: NaN in y (n, p). If none are, B and the noise are diagonalised once and
-    the work is that of p exact Gaussian processes on n points (``CompleteOutputs``); otherwise it
-    is that of one process on all N observed targets (``ObservedOutputs``).
+    Targets may be missing: NaN in y (n, p). If none are and there is one latent process, B and the
+    noise are diagonalised once and the work is that of p exact Gaussian processes on n points
+    (``CompleteOutputs``); otherwise it is that of one process on all N observed targets
+    (``ObservedOutputs``).
 
     Args:
         kernel: k of the inputs; its outputscale, if it has one, multiplies B.
         mean: shared by the outputs.
         likelihood: ``GaussianOutputs``, which sets p.
         correlation: of any two outputs before ``initialise``.
+        num_latents: latent processes, each with a copy of ``kernel`` whose hyperparameters are its
+            own; "terms": one for every term of a sum, such as RBF() + Periodic().
+        rank: of B without the variance that each output has by itself, B = A A^T + diag(kappa) with
+            A (p, rank); None: any B.
 
     Attributes:
-        between: B (p, p), stored as its lower-triangular root.
+        kernel: k; with several latent processes the sum of their kernels.
+        between: B, a ``Coregionalisation``; with several latent processes a list of them.
 
     Raises:
-        ConfigError: another likelihood, or a correlation outside [0, 1).
+        ConfigError: another likelihood, a correlation outside [0, 1), a rank outside 1 ... p, or
+            latent processes that are no number from 1 and not the terms of a sum.
 
-    Source: Bonilla, Chai and Williams 2008, section 2; for the joint diagonalisation of B and the
-    noise, Rakitsch et al. 2013, section 2.2.
+    Source: Goovaerts 1997, section 4.2.3, and Alvarez, Rosasco and Lawrence 2012, section 4.2; the
+    intrinsic model Bonilla, Chai and Williams 2008, section 2; for the joint diagonalisation of B
+    and the noise, Rakitsch et al. 2013, section 2.2.
     """
 
     takes_missing_targets = True
     kernel: Kernel
     mean: Mean
     likelihood: GaussianOutputs
+    between: Coregionalisation | nn.ModuleList
 
     def __init__(
         self,
@@ -59,6 +94,8 @@ class CoregionalGP(Model):
         mean: Mean,
         likelihood: GaussianOutputs,
         correlation: float = 0.5,
+        num_latents: int | Literal["terms"] = 1,
+        rank: int | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(likelihood, GaussianOutputs):
@@ -68,10 +105,25 @@ class CoregionalGP(Model):
             )
         if not 0.0 <= correlation < 1.0:
             raise ConfigError(f"correlation={correlation} must be at least 0 and below 1")
-        self.kernel = kernel
+        self.num_latents = num_latents
+        self.kernel, count = _kernel_of_latents(kernel, num_latents)
         self.mean = mean
         self.likelihood = likelihood
-        self.between = Coregionalisation(likelihood.num_outputs, [0], correlation)
+        each = [
+            Coregionalisation(likelihood.num_outputs, [0], correlation, rank) for _ in range(count)
+        ]
+        self.between = each[0] if count == 1 else nn.ModuleList(each)
+
+    @property
+    def latents(self) -> list[Latent]:
+        """The latent processes, whose covariances add up."""
+        return latents_of(self.kernel, self.between)
+
+    def hyperparameters(self) -> Hyperparameters:
+        """As in ``Model``; of copies of one kernel the first, which ``initialise`` hands on."""
+        kernel = self.kernel
+        first = kernel.parts[0] if isinstance(kernel, LatentKernels) else kernel
+        return Hyperparameters(first, self.mean, self.likelihood)
 
     @property
     def num_outputs(self) -> int:
@@ -82,22 +134,32 @@ class CoregionalGP(Model):
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
         """Set B to the correlations of the targets, slightly shrunk towards the identity.
 
-        A B that is not trained (``between.root``) stays as it is.
+        Several latent processes share these, each with more of some principal axes. Copies of a
+        kernel take the hyperparameters of the first, and among equal kernels lengthscales are
+        spread, as processes that start alike would stay alike. What is not trained stays.
         """
-        if not self.between.root.requires_grad:
-            return
-        start = target_correlations(y).to(self.between.root)
+        start = target_correlations(y)
         start = (1.0 - INDEPENDENT_SHARE) * start + INDEPENDENT_SHARE * torch.eye(len(start)).to(
             start
         )
-        self.between.root.copy_(torch.linalg.cholesky(start))
+        latents = self.latents
+        for latent, own in zip(latents, shares_of_latents(start, len(latents)), strict=True):
+            latent.between.start_at(own.to(latent.between.root))
+        kernels = [each.kernel for each in latents]
+        if isinstance(self.kernel, LatentKernels):
+            for other in kernels[1:]:
+                _take_trained(kernels[0], other)
+        for alike in _equal_kernels(kernels):
+            for place, kernel in enumerate(alike):
+                power = 2.0 * place / (len(alike) - 1) - 1.0
+                _lengthen(kernel, LENGTHSCALE_SPREAD**power)
 
     def condition(self, x: Tensor, y: Tensor) -> CoregionalPosterior:
         """Posterior given x (n, d) and y (n, p), NaN where a target is missing.
 
-        Cost: without missing targets an eigendecomposition of k(x, x), about 9 n^3 operations in
-        four n x n arrays, one of which is kept; otherwise N^3/3 multiply-adds and an N x N array
-        for N observed targets.
+        Cost: of one latent process without missing targets an eigendecomposition of k(x, x), about
+        9 n^3 operations in four n x n arrays, one of which is kept; otherwise N^3/3 multiply-adds
+        and an N x N array for N observed targets.
 
         Raises:
             DataError: infinite targets, or an output without any target.
@@ -131,3 +193,81 @@ def target_correlations(y: Tensor) -> Tensor:
     positive = (vectors * values.clamp_min(0.0)) @ vectors.mT
     deviation = positive.diagonal().sqrt()
     return positive / (deviation * deviation[:, None])
+
+
+def shares_of_latents(matrix: Tensor, count: int) -> list[Tensor]:
+    """Positive definite matrices (p, p), ``count`` of them, that add up to ``matrix``.
+
+    Each has an equal part of every principal axis, and AXES_SHARE of every ``count``-th one.
+    """
+    if count == 1:
+        return [matrix]
+    values, vectors = torch.linalg.eigh(matrix)
+    turn = torch.arange(len(matrix), device=matrix.device).flip(0) % count  # from the largest on
+    found = []
+    for place in range(count):
+        weights = (1.0 - AXES_SHARE) / count + AXES_SHARE * (turn == place)
+        found.append((vectors * (values * weights)) @ vectors.mT)
+    return found
+
+
+def _kernel_of_latents(kernel: Kernel, num_latents: int | Literal["terms"]) -> tuple[Kernel, int]:
+    """The kernel of a model with these latent processes, and their number; see CoregionalGP."""
+    if num_latents == "terms":
+        if not (isinstance(kernel, Sum) and computes_as(kernel, Sum)):
+            raise ConfigError(
+                f"num_latents=terms takes a sum of kernels, one term for each latent process, such "
+                f"as RBF() + Periodic(), and got {class_name(kernel)}; num_latents=2 makes two "
+                "latent processes with a copy of it each"
+            )
+        return kernel, len(kernel.parts)
+    if not isinstance(num_latents, int) or isinstance(num_latents, bool) or num_latents < 1:
+        raise ConfigError(
+            f"num_latents={num_latents} must be a number of latent processes from 1, or terms: one "
+            "for every term of a sum of kernels"
+        )
+    if num_latents == 1:
+        return kernel, 1
+    copies = [copy.deepcopy(kernel) for _ in range(num_latents - 1)]
+    return LatentKernels([kernel, *copies]), num_latents
+
+
+def _take_trained(source: Kernel, target: Kernel) -> None:
+    """Copy the trained parameters of one kernel into those of a copy that are trained."""
+    for given, own in zip(source.parameters(), target.parameters(), strict=True):
+        if own.requires_grad:
+            own.copy_(given)
+
+
+def _equal_kernels(kernels: Sequence[Kernel]) -> list[list[Kernel]]:
+    """Groups of two or more kernels that are alike: what they are made of, and all their values."""
+    groups: list[list[Kernel]] = []
+    for kernel in kernels:
+        for group in groups:
+            if _alike(group[0], kernel):
+                group.append(kernel)
+                break
+        else:
+            groups.append([kernel])
+    return [group for group in groups if len(group) > 1]
+
+
+def _alike(left: Kernel, right: Kernel) -> bool:
+    kinds = [[type(part).__name__ for part in kernel.modules()] for kernel in (left, right)]
+    states = left.state_dict(), right.state_dict()
+    return (
+        kinds[0] == kinds[1]
+        and states[0].keys() == states[1].keys()
+        and all(
+            value.shape == states[1][name].shape and torch.allclose(value, states[1][name])
+            for name, value in states[0].items()
+        )
+    )
+
+
+def _lengthen(kernel: Kernel, factor: float) -> None:
+    """Multiply the trained lengthscales of a kernel and its parts by ``factor``."""
+    for part in kernel.modules():
+        for own in positive_parameters(part, below=False):
+            if own.name == "lengthscale" and own.raw.requires_grad:
+                set_above_floor(part, "lengthscale", factor * cast(Tensor, part.lengthscale))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -12,22 +13,26 @@ from gpx.constants import LOG_TWO_PI
 from gpx.inference.kernel_gradient import KernelGradient
 from gpx.inference.log_density import LogDensityTerms
 from gpx.kernels.base import Kernel
-from gpx.kernels.over_axes import Coregionalisation
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import GaussianOutputs
 from gpx.linalg import (
+    CholeskyReport,
     cholesky_in_place,
     inverse_from_factor,
     require_memory,
     upper_solve,
-    with_gradient,
 )
 from gpx.linalg.cholesky import checks_deferred
 from gpx.means.base import Mean
 from gpx.methods.base.objective import Evidence, Facts, Objective
+from gpx.methods.exact.coregional_blocks import (
+    Latent,
+    OutputsGradient,
+    observed_log_density,
+    targets_solver,
+)
 from gpx.methods.exact.coregional_posterior import require_no_infinity
-from gpx.methods.exact.coregional_system import ObservedTargets, OutputsKernel, WhitenedOutputs
-from gpx.methods.exact.exact_mll import log_marginal_likelihood
+from gpx.methods.exact.coregional_system import WhitenedOutputs
 from gpx.methods.exact.model import kernel_matrix, row_blocks, warn_of_rounding
 
 DEFERRED_CHECK_DEVICES = ("cuda",)
@@ -38,32 +43,12 @@ DEFERRED_CHECK_DEVICES = ("cuda",)
 class CoregionalModel(Protocol):
     """What ``CoregionalMLL`` needs of a model."""
 
-    kernel: Kernel
     mean: Mean
     likelihood: GaussianOutputs
-    between: Coregionalisation
 
-
-class OutputsGradient(NamedTuple):
-    """Gradient of the log density of targets of which none is missing.
-
-    Attributes:
-        residual (n, p), between (p, p), noise (p,): with respect to y - m(x), B, noise variances.
-        kernel: with respect to the kernel's parameters.
-    """
-
-    residual: Tensor
-    between: Tensor
-    noise: Tensor
-    kernel: KernelGradient
-
-    def attached(self, value: Tensor, residual: Tensor, between: Tensor, noise: Tensor) -> Tensor:
-        """``value`` () with this gradient."""
-        return with_gradient(
-            value,
-            [residual, between, noise, *self.kernel.inputs()],
-            [self.residual, self.between, self.noise, *self.kernel.gradients()],
-        )
+    @property
+    def latents(self) -> Sequence[Latent]:
+        """The latent processes, whose covariances add up."""
 
 
 @torch.no_grad()
@@ -146,31 +131,33 @@ def complete_log_density(
     alpha = solved @ unmix.mT
     of_noise = alpha.square().sum(0) - unmix.square() @ torch.stack(traces)
     of_between = 0.5 * unmix @ inner @ unmix.mT
-    return terms, OutputsGradient(-alpha, of_between, 0.5 * of_noise, kernel_gradient)
+    return terms, OutputsGradient(-alpha, 0.5 * of_noise, [of_between], [kernel_gradient])
 
 
 @torch.no_grad()
 def count_missing_and_rounding(
-    kernel: Kernel, x: Tensor, y: Tensor, between: Tensor, noise: Tensor
+    latents: Sequence[Latent], x: Tensor, y: Tensor, noise: Tensor
 ) -> tuple[int, float]:
-    """Number of missing targets, and n v eps for ``FLOAT32_LIMIT`` (0 in float64 and of no rows).
+    """Number of missing targets, and n v eps for ``FLOAT32_LIMIT``.
 
-    Both in one transfer from the device.
+    Both in one transfer from the device. The second is 0 in float64, without rows, and with several
+    latent processes, of which the factorisation itself warns.
 
     Args:
-        kernel, x (n, d), between (p, p), noise (p,): as for ``complete_log_density``.
+        latents, x (n, d), noise (p,): of the model.
         y (n, p): NaN where a target is missing.
     """
     parts = [y.isnan().sum().reshape(1)]
-    if len(x) and x.dtype == torch.float32:
-        parts += [kernel.diagonal(x[:1]), noise, between.reshape(-1)]
+    if len(x) and x.dtype == torch.float32 and len(latents) == 1:
+        kernel, between = latents[0]
+        parts += [kernel.diagonal(x[:1]), noise, between.matrix().reshape(-1)]
     missing, *given = (
         torch.cat([part.double() for part in parts]).cpu().split([part.numel() for part in parts])
     )
     if not given:
         return int(missing), 0.0
     prior, noise, matrix = given  # small, so the host does the eigendecomposition
-    ratios = WhitenedOutputs.of(matrix.view(between.shape), noise).variances
+    ratios = WhitenedOutputs.of(matrix.view(len(noise), len(noise)), noise).variances
     rounding = ratios.max() * prior.max() * len(x) * torch.finfo(x.dtype).eps
     return int(missing), float(rounding)
 
@@ -179,7 +166,8 @@ class CoregionalMLL(Objective[CoregionalModel]):
     """Log marginal likelihood of a ``CoregionalGP`` for the targets that are not missing.
 
     Exactness: exact; warns if float32 is too inaccurate (``FLOAT32_LIMIT``). Cost:
-    ``complete_log_density``; with missing targets ``ExactMLL``'s on the observed ones.
+    ``complete_log_density``; with missing targets, or several latent processes,
+    ``observed_log_density``.
     """
 
     batching = "full"
@@ -207,29 +195,24 @@ class CoregionalMLL(Objective[CoregionalModel]):
         """
         residual, noise = y - model.mean(x)[:, None], model.likelihood.noise_variance.to(y)
         require_no_infinity(residual.detach())
-        between = model.between.matrix().to(y)
-        gradient = torch.is_grad_enabled()
-        missing, rounding = count_missing_and_rounding(model.kernel, x, y, between, noise)
-        if not missing:  # else the factorisation of the observed ones warns
-            warn_of_rounding(rounding)
+        latents, gradient = model.latents, torch.is_grad_enabled()
+        kernels = [each.kernel for each in latents]
+        betweens = [each.between.matrix().to(y) for each in latents]
+        missing, rounding = count_missing_and_rounding(latents, x, y, noise)
         facts: Facts = {"missing_targets": missing}
-        if missing:
-            rows, outputs, inputs = ObservedTargets.of(x, y)
-            observed, row_noise = residual[rows, outputs], noise[outputs]
-            pairs = OutputsKernel(model.kernel, model.between)
-            terms, found, report = log_marginal_likelihood(
-                pairs, inputs, observed, row_noise, gradient=gradient
+        report: CholeskyReport | None = None
+        if missing or len(latents) > 1:
+            terms, found, report = observed_log_density(
+                kernels, x, residual, betweens, noise, gradient=gradient
             )
-            value = terms.total()
-            if found is not None:
-                value = found.attached(value, observed, row_noise)
-            facts |= {"solver": "cholesky of observed targets", "jitter": report.relative}
-            return Evidence(value, self.kind, terms._asdict(), report, facts)
-        terms, outputs_gradient = complete_log_density(
-            model.kernel, x, residual, between, noise, gradient=gradient
-        )
+            facts |= {"solver": targets_solver(missing), "jitter": report.relative}
+        else:
+            warn_of_rounding(rounding)  # the factorisation of the observed targets warns itself
+            terms, found = complete_log_density(
+                kernels[0], x, residual, betweens[0], noise, gradient=gradient
+            )
+            facts |= {"solver": "cholesky of each output"}
         value = terms.total()
-        if outputs_gradient is not None:
-            value = outputs_gradient.attached(value, residual, between, noise)
-        facts |= {"solver": "cholesky of each output"}
-        return Evidence(value, self.kind, terms._asdict(), None, facts)
+        if found is not None:
+            value = found.attached(value, residual, noise, betweens)
+        return Evidence(value, self.kind, terms._asdict(), report, facts)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import Distribution, MultivariateNormal
 
 from gpx.errors import ConfigError, DataError, NotPositiveDefinite
@@ -18,13 +18,14 @@ from gpx.likelihoods.row_noise import RowNoise
 from gpx.linalg import cholesky
 from gpx.means.base import Mean
 from gpx.methods.base.posterior import Marginals, Posterior, untrained
+from gpx.methods.exact.coregional_blocks import latents_of, targets_solver
 from gpx.methods.exact.coregional_system import CompleteOutputs, ObservedOutputs, OutputsSystem
 from gpx.methods.exact.model import row_blocks
 from gpx.sampling import SHARED, Frequencies, prior_functions
 
 
 class CoregionalPosterior(Posterior):
-    """Exact posterior process of p outputs with covariance B_ij k(x, x').
+    """Exact posterior process of p outputs with covariance sum_q (B_q)_ij k_q(x, x').
 
     The state holds the training inputs, the residuals and the weights: O(n (d + p)). The
     factorisation for variances and samples is recomputed when first needed.
@@ -34,7 +35,7 @@ class CoregionalPosterior(Posterior):
 
     Attributes:
         inputs (n, d), residual (n, p): the data; NaN where a target is missing.
-        alpha (n, p): (B (x) K + noise)^{-1} residual, zero where a target is missing.
+        alpha (n, p): (sum_q B_q (x) K_q + noise)^{-1} residual, zero where a target is missing.
     """
 
     data_sized: ClassVar[tuple[str, ...]] = ("inputs", "residual", "alpha")
@@ -48,11 +49,12 @@ class CoregionalPosterior(Posterior):
         kernel: Kernel,
         mean: Mean,
         likelihood: GaussianOutputs,
-        between: Coregionalisation,
+        between: Coregionalisation | nn.ModuleList,
     ) -> None:
         super().__init__()
         self.kernel, self.mean = untrained(kernel), untrained(mean)
-        self.likelihood, self.between = untrained(likelihood), untrained(between)
+        self.likelihood = untrained(likelihood)
+        self.between = untrained(between)
         self.register_data_sized()
         self._made: OutputsSystem | None = None
 
@@ -72,21 +74,26 @@ class CoregionalPosterior(Posterior):
     @torch.no_grad()
     def _system(self) -> OutputsSystem:
         if self._made is None:
-            noise = self.likelihood.noise_variance
+            noise, kernels, betweens = self.likelihood.noise_variance, *self._parts()
             x, y = self.inputs, self.residual
-            if bool(y.isnan().any()):
-                self._made = ObservedOutputs(self.kernel, x, y, self.between, noise)
+            if len(kernels) > 1 or bool(y.isnan().any()):
+                self._made = ObservedOutputs(kernels, betweens, x, y, noise)
             else:
-                self._made = CompleteOutputs(self.kernel, x, self.between.matrix(), noise)
+                self._made = CompleteOutputs(kernels[0], x, betweens[0], noise)
         return self._made
+
+    def _parts(self) -> tuple[list[Kernel], list[Tensor]]:
+        """k_q and B_q (p, p) of every latent process."""
+        latents = latents_of(self.kernel, self.between)
+        return [each.kernel for each in latents], [each.between.matrix() for each in latents]
 
     def facts(self) -> dict[str, bool | int | float | str]:
         """As in ``Posterior``."""
-        missing = int(self.residual.isnan().sum())
-        made = self._made
+        missing, made = int(self.residual.isnan().sum()), self._made
         jitter = made.report.jitter if isinstance(made, ObservedOutputs) else 0.0
+        by_targets = missing or len(latents_of(self.kernel, self.between)) > 1
         return {
-            "solver": "cholesky of observed targets" if missing else "eigendecomposition",
+            "solver": targets_solver(missing) if by_targets else "eigendecomposition",
             "missing_targets": missing,
             "jitter": jitter,
         }
@@ -94,7 +101,8 @@ class CoregionalPosterior(Posterior):
     def predict(self, x: Tensor) -> Marginals:
         """Mean and variance (t, p) of the outputs without noise at x (t, d).
 
-        Cost: n^2 multiply-adds per row, p N^2 with missing targets.
+        Cost: n^2 multiply-adds per row; p N^2 of N targets if some are missing, or with several
+        latent processes.
         """
         mean, covariance = self.joint_outputs(x)
         return Marginals(mean, covariance.diagonal(dim1=1, dim2=2).clamp_min(0.0))
@@ -104,14 +112,19 @@ class CoregionalPosterior(Posterior):
 
         Cost: that of ``predict``.
         """
-        system, between = self._system(), self.between.matrix()
-        p = len(between)
+        system, (kernels, betweens) = self._system(), self._parts()
+        p, width = self.likelihood.num_outputs, self.alpha.numel() * len(kernels)
         mean, covariance = x.new_empty(len(x), p), x.new_empty(len(x), p, p)
-        for rows in row_blocks(len(x), self.alpha.numel(), x):
-            cross = self.kernel.evaluate(x[rows], self.inputs)
-            mean[rows] = self.mean(x[rows])[:, None] + cross @ self.alpha @ between
-            prior = self.kernel.diagonal(x[rows])[:, None, None] * between
-            covariance[rows] = prior - system.explained(cross)
+        mixed = [self.alpha @ between for between in betweens]
+        for rows in row_blocks(len(x), width, x):
+            crosses = [kernel.evaluate(x[rows], self.inputs) for kernel in kernels]
+            mean[rows] = self.mean(x[rows])[:, None]
+            covariance[rows] = -system.explained(crosses)
+            for kernel, between, cross, weights in zip(
+                kernels, betweens, crosses, mixed, strict=True
+            ):
+                mean[rows] += cross @ weights
+                covariance[rows] += kernel.diagonal(x[rows])[:, None, None] * between
         return mean, covariance
 
     def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:
@@ -162,32 +175,49 @@ class CoregionalPosterior(Posterior):
     ) -> Callable[[Tensor], Tensor]:
         """``num`` posterior functions x (t, d) -> (num, t, p) by pathwise conditioning.
 
-        Prior functions of k from random Fourier features, mixed by B's root and corrected at the
-        data (Wilson et al. 2020). Exact in the mean; elsewhere as ``frequencies`` says.
+        Prior functions of every k_q from random Fourier features, mixed by a root of B_q and
+        corrected at the data (Wilson et al. 2020). Exact in the mean; elsewhere as ``frequencies``
+        says.
 
         Raises:
-            ConfigError: the kernel has no random Fourier features.
+            ConfigError: a kernel has no random Fourier features.
 
-        Cost: O(num p n^2) once, O(num p n) per row.
+        Cost: O(num p n^2) once, p times that where ``predict`` takes the targets together, and
+        O(num p n) per row.
         """
-        p, (n, d) = self.likelihood.num_outputs, self.inputs.shape
-        plain = prior_functions(
-            self.kernel, num * p, d, generator=generator, frequencies=frequencies
-        )
-        root = self.between.root.tril()
+        n, d = self.inputs.shape
+        latents = latents_of(self.kernel, self.between)
+        roots = [each.between.factor() for each in latents]
+        plain = [
+            prior_functions(
+                each.kernel,
+                num * root.shape[1],
+                d,
+                generator=generator,
+                frequencies=frequencies,
+            )
+            for each, root in zip(latents, roots, strict=True)
+        ]
+
+        p = self.likelihood.num_outputs
 
         def prior(x: Tensor) -> Tensor:
-            return plain(x).view(num, p, len(x)).mT @ root.mT
+            found = x.new_zeros(num, len(x), p)
+            for functions, root in zip(plain, roots, strict=True):
+                found += functions(x).view(num, root.shape[1], len(x)).mT @ root.mT
+            return found
 
         like = self.residual
         noise = torch.randn(num, n, p, generator=generator, dtype=like.dtype, device=like.device)
         noise *= self.likelihood.noise_variance.sqrt()
         weights = self._system().solve(self.residual - prior(self.inputs) - noise)
-        weights = weights @ self.between.matrix()
+        mixed = [weights @ each.between.matrix() for each in latents]
 
         def paths(x: Tensor) -> Tensor:
-            change = self.kernel.evaluate(x, self.inputs) @ weights
-            return prior(x) + change + self.mean(x)[:, None]
+            found = prior(x) + self.mean(x)[:, None]
+            for each, own in zip(latents, mixed, strict=True):
+                found += each.kernel.evaluate(x, self.inputs) @ own
+            return found
 
         return paths
 

@@ -1,79 +1,18 @@
-"""Solves with the covariance B (x) K + noise of several outputs, with or without gaps."""
+"""Solves with the covariance sum_q B_q (x) K_q + noise of several outputs, with or without gaps."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from gpx.errors import DataError
 from gpx.kernels.base import Kernel
-from gpx.kernels.over_axes import Coregionalisation
 from gpx.linalg import require_memory, upper_solve
-from gpx.methods.exact.model import kernel_matrix, noisy_cholesky, warn_of_rounding
-
-
-class OutputsKernel(Kernel):
-    """k(x, x') B_ij on inputs whose last column is the number of an output.
-
-    Args:
-        of_inputs: k.
-        between: B.
-    """
-
-    def __init__(self, of_inputs: Kernel, between: Coregionalisation) -> None:
-        super().__init__()
-        self.of_inputs, self.between = of_inputs, between
-
-    def covariance(self, x1: Tensor, x2: Tensor) -> Tensor:
-        """As in ``Kernel``."""
-        left, right = self._roots(x1), self._roots(x2)
-        return self.of_inputs.evaluate(x1[:, :-1], x2[:, :-1]) * (left @ right.mT)
-
-    def variance(self, x: Tensor) -> Tensor:
-        """As in ``Kernel``."""
-        return self.of_inputs.diagonal(x[:, :-1]) * self._roots(x).square().sum(1)
-
-    def _roots(self, x: Tensor) -> Tensor:
-        """The row of B's root (n, p) for the output of each input.
-
-        Products of these rows are entries of B. Indexing B itself would need two gathers of n x n
-        entries and a device synchronisation.
-        """
-        return self.between.root.tril()[x[:, -1].long()]
-
-
-class ObservedTargets(NamedTuple):
-    """The N targets that are not missing, as one list.
-
-    Attributes:
-        rows (N,), outputs (N,): their indices in y (n, p).
-        inputs (N, d + 1): their inputs for ``OutputsKernel``.
-    """
-
-    rows: Tensor
-    outputs: Tensor
-    inputs: Tensor
-
-    @classmethod
-    def of(cls, x: Tensor, y: Tensor) -> ObservedTargets:
-        """The entries of y (n, p) that are not NaN.
-
-        Raises:
-            DataError: an output, or all of them, have no target.
-        """
-        rows, outputs = (~y.isnan()).nonzero(as_tuple=True)
-        if not len(rows):
-            raise DataError("every target is missing: y holds nothing but NaN")
-        empty = y.isnan().all(0)
-        if bool(empty.any()):
-            raise DataError(
-                f"output {int(empty.nonzero()[0])} of {y.shape[1]} has no target in any row; leave "
-                "it out"
-            )
-        return cls(rows, outputs, torch.cat([x[rows], outputs.to(x)[:, None]], 1))
+from gpx.methods.exact.coregional_blocks import ObservedCovariance, ObservedTargets
+from gpx.methods.exact.model import kernel_matrix, warn_of_rounding
 
 
 class WhitenedOutputs(NamedTuple):
@@ -100,18 +39,18 @@ class WhitenedOutputs(NamedTuple):
 
 
 class OutputsSystem(ABC):
-    """C = B (x) K + noise of the observed targets: solves and reductions of variance."""
+    """C = sum_q B_q (x) K_q + noise of the observed targets: solves and reductions of variance."""
 
     @abstractmethod
     def solve(self, right: Tensor) -> Tensor:
         """C^{-1} r for r (..., n, p); missing targets are ignored, and 0 in the result."""
 
     @abstractmethod
-    def explained(self, cross: Tensor) -> Tensor:
+    def explained(self, crosses: Sequence[Tensor]) -> Tensor:
         """Prior minus posterior covariance of the outputs (t, p, p) at each of t inputs.
 
         Args:
-            cross (t, n): k between these inputs and the training inputs.
+            crosses (t, n): k of each latent process between these inputs and the training inputs.
         """
 
 
@@ -120,7 +59,7 @@ EIGEN_ARRAYS = 4
 
 
 class CompleteOutputs(OutputsSystem):
-    """Without missing targets: p independent processes that share an eigendecomposition of K.
+    """One latent, no target missing: p independent processes share an eigendecomposition of K.
 
     Warns if float32 has too few digits (``FLOAT32_LIMIT`` of ``gpx.methods.exact.model``).
 
@@ -156,46 +95,50 @@ class CompleteOutputs(OutputsSystem):
         rotated = self.vectors.mT @ (right @ self.outputs.unmix)
         return self.vectors @ (rotated * self.inverse) @ self.outputs.unmix.mT
 
-    def explained(self, cross: Tensor) -> Tensor:
+    def explained(self, crosses: Sequence[Tensor]) -> Tensor:
         """As in ``OutputsSystem``. Cost: n^2 multiply-adds a row."""
+        (cross,) = crosses
         variances, mix, _ = self.outputs
         reductions = (cross @ self.vectors).square() @ self.inverse * variances.square()
         return (mix * reductions[:, None, :]) @ mix.mT
 
 
 class ObservedOutputs(OutputsSystem):
-    """With missing targets: one factorisation of the covariance of the N observed ones.
+    """With missing targets, or several latents: one factorisation for the N observed targets.
 
     Args:
-        kernel, between, noise: as for ``CompleteOutputs``, B as a module.
+        kernels, betweens (p, p): k_q and B_q of each latent process.
+        noise (p,): variances.
         x (n, d), y (n, p): NaN where a target is missing.
 
     Cost: N^3/3 multiply-adds and one N x N array for N observed targets.
     """
 
     def __init__(
-        self, kernel: Kernel, x: Tensor, y: Tensor, between: Coregionalisation, noise: Tensor
+        self,
+        kernels: Sequence[Kernel],
+        betweens: Sequence[Tensor],
+        x: Tensor,
+        y: Tensor,
+        noise: Tensor,
     ) -> None:
-        self.observed = ObservedTargets.of(x, y)
-        self.between = between.matrix()
-        self.factor, self.report = noisy_cholesky(
-            OutputsKernel(kernel, between), self.observed.inputs, noise[self.observed.outputs]
-        )
+        self.observed = ObservedTargets(y)
+        self.covariance = ObservedCovariance(kernels, betweens, x, self.observed)
+        self.factor, self.report = self.covariance.factor(noise)
 
     def solve(self, right: Tensor) -> Tensor:
         """As in ``OutputsSystem``."""
-        rows, outputs, _ = self.observed
+        rows, outputs = self.observed.rows, self.observed.outputs
         entries = right[..., rows, outputs]
         solved = upper_solve(self.factor, entries.reshape(-1, len(rows)).mT.contiguous()).mT
         full = torch.zeros_like(right)
         full[..., rows, outputs] = solved.reshape(entries.shape)
         return full
 
-    def explained(self, cross: Tensor) -> Tensor:
+    def explained(self, crosses: Sequence[Tensor]) -> Tensor:
         """As in ``OutputsSystem``. Cost: p N^2 multiply-adds a row."""
-        rows, outputs, _ = self.observed
-        t, p = len(cross), len(self.between)
-        covariance = (cross[:, None, rows] * self.between[:, outputs]).reshape(t * p, len(rows))
-        root = torch.linalg.solve_triangular(self.factor.mT, covariance.mT, upper=False)
-        root = root.mT.reshape(t, p, len(rows))
+        covariance = self.covariance.cross(crosses)
+        flat = covariance.flatten(0, 1)
+        root = torch.linalg.solve_triangular(self.factor.mT, flat.mT, upper=False)
+        root = root.mT.reshape(covariance.shape)
         return root @ root.mT

@@ -77,8 +77,7 @@ def kernel_matrix(kernel: Kernel, x: Tensor) -> Tensor:
 def noisy_cholesky(kernel: Kernel, x: Tensor, noise: Tensor) -> tuple[Tensor, CholeskyReport]:
     """Upper factor U (n, n), U^T U = k(x, x) + noise (+ reported jitter), in one n x n array.
 
-    Warns if float32 has too few digits (``FLOAT32_LIMIT``) or the jitter is no longer small beside
-    the noise (``JITTER_SHARE``).
+    Warns as ``factor_with_noise`` does.
 
     Args:
         noise: variance () of all rows, or (n,) of each.
@@ -88,12 +87,42 @@ def noisy_cholesky(kernel: Kernel, x: Tensor, noise: Tensor) -> tuple[Tensor, Ch
         NotPositiveDefinite: see ``gpx.linalg.cholesky``.
     """
     n = x.shape[0]
-    _require_memory(n, x)
+    require_memory(
+        cholesky_memory(x),
+        x.device,
+        f"an exact Gaussian process on {n} training points",
+        "use solver=iterative, model=SGPR(), SVGP() or QSGP(), fewer points, or dtype=float32",
+    )
 
     def fill(buffer: Tensor) -> None:
         for rows in row_blocks(n, n, x):
             columns = slice(0, rows.stop)  # the lower triangle
             buffer[rows, columns] = kernel.evaluate(x[rows], x[columns])
+
+    return factor_with_noise(fill, x, noise, lambda: kernel.diagonal(x).max())
+
+
+def factor_with_noise(
+    fill: Callable[[Tensor], object], x: Tensor, noise: Tensor, largest: Callable[[], Tensor]
+) -> tuple[Tensor, CholeskyReport]:
+    """Upper factor U (n, n), U^T U = K + noise (+ reported jitter), in one n x n array.
+
+    Warns if float32 has too few digits (``FLOAT32_LIMIT``) or the jitter is no longer small beside
+    the noise (``JITTER_SHARE``).
+
+    Args:
+        fill: writes the lower triangle of K into the buffer (n, n) it is given.
+        x (n, d): inputs of the rows, for messages.
+        noise: variance () of all rows, or (n,) of each.
+        largest: -> entry () of K's diagonal.
+
+    Raises:
+        NotPositiveDefinite: see ``gpx.linalg.cholesky``.
+    """
+    n = x.shape[0]
+
+    def fill_with_noise(buffer: Tensor) -> None:
+        fill(buffer)
         buffer.diagonal().add_(noise)
 
     name = f"the kernel matrix of {n} training points plus noise"
@@ -102,12 +131,12 @@ def noisy_cholesky(kernel: Kernel, x: Tensor, noise: Tensor) -> tuple[Tensor, Ch
         if n:
             told = [noise.min(), noise.mean()]
             if x.dtype == torch.float32:
-                told.append(kernel.diagonal(x).max())
+                told.append(largest())
             smallest, mean, *most = torch.stack(told).tolist()  # one transfer from the device
             for prior in most:
                 warn_of_rounding(n * prior / smallest * torch.finfo(x.dtype).eps)
         upper, report = cholesky_in_place(
-            fill,
+            fill_with_noise,
             x.new_empty(n, n),
             name=name,
             hint=lambda: (
@@ -135,15 +164,6 @@ def _repeated_rows(x: Tensor) -> str:
     return (
         f"; {repeated} of the {n} rows have the inputs of another row: give one row of the mean "
         "target in place of those that agree, and their number as its weight (weights=)"
-    )
-
-
-def _require_memory(n: int, x: Tensor) -> None:
-    require_memory(
-        cholesky_memory(x),
-        x.device,
-        f"an exact Gaussian process on {n} training points",
-        "use solver=iterative, model=SGPR(), SVGP() or QSGP(), fewer points, or dtype=float32",
     )
 
 
