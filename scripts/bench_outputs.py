@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 import gpytorch
 import torch
-from peers import by_cholesky, exactly
+from peers import by_cholesky
 from tables import show
 from timing import added_mib, command_line, fair_in_turns, in_own_process
 from torch import Tensor

@@ -18,6 +18,10 @@ RUNS = {
     ),
     "exact left out": f"{ARM} approx=exact objective=loo",
     "coregional": f"{OUTPUTS} approx=coregional",
+    "coregional of two latents": f"{OUTPUTS} approx=coregional approx.num_latents=2 approx.rank=1",
+    "coregional of terms": (
+        f"{OUTPUTS} approx=coregional approx.num_latents=terms kernel=rbf+linear"
+    ),
     "svgp outputs": f"{OUTPUTS} approx=svgp likelihood=gaussian_outputs approx.num_inducing=20",
     "svgp mixed outputs": f"{OUTPUTS} approx=svgp likelihood=mixed_outputs approx.num_inducing=20",
     "svgp varying noise": f"{ARM} approx=svgp likelihood=heteroscedastic approx.num_inducing=20",

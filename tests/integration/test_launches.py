@@ -109,6 +109,11 @@ CEILINGS = {
         2,
     ),
     "coregional": (["data=npz", "data.path=@two_targets", "approx=coregional"], 198, 6),
+    "coregional, two latents": (
+        ["data=npz", "data.path=@two_targets", "approx=coregional", "approx.num_latents=2"],
+        275,
+        6,
+    ),
     "vecchia": (["approx=vecchia", "data.num_points=600"], 363, 24),
     "grid": (
         [

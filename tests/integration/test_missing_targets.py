@@ -19,6 +19,8 @@ QUIET = ["trainer.figures=false", "trainer.tensorboard=false", "trainer.baseline
 QUICK = ["init.num_points=100", "init.max_evaluations=5", "trainer.max_steps=8", "kernel=rbf"]
 METHODS = {
     "coregional": ["approx=coregional"],
+    "two latents": ["approx=coregional", "approx.num_latents=2"],
+    "terms": ["approx=coregional", "approx.num_latents=terms", "kernel=rbf_plus_linear"],
     "svgp": ["approx=svgp", "likelihood=gaussian_outputs", "approx.num_inducing=15"],
     "mixed": ["approx=svgp", "likelihood=mixed_outputs", "approx.num_inducing=15"],
 }

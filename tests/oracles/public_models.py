@@ -76,6 +76,9 @@ MODELS = {
     "CoregionalGP": lambda: models.CoregionalGP(
         **parts(Constant(), GaussianOutputs(2, 0.05))
     ).double(),
+    "CoregionalGP of two latents": lambda: models.CoregionalGP(
+        **parts(Constant(), GaussianOutputs(2, 0.05)), num_latents=2, rank=1
+    ).double(),
     "SubsetOfData": lambda: gaussian(models.SubsetOfData, num_points=20),
     "EffectivePrior": lambda: points(models.EffectivePrior, num_data=NUM),
     "EffectivePrior of degenerate rank": lambda: points(models.EffectivePrior, prior="sor"),

@@ -203,13 +203,8 @@ class Posterior(DataSized, ABC):
         count as 0.
         """
         check_at_least(1, num=num)
-        covariance = self.joint_covariance(x).double()
-        values, vectors = torch.linalg.eigh(covariance)
-        normals = torch.randn(
-            num, len(x), generator=generator, dtype=torch.float64, device=generator.device
-        )
-        deviations = (normals.to(x.device) * values.clamp_min(0.0).sqrt()) @ vectors.mT
-        return self.predict(x).mean + deviations.to(x)
+        covariance = self.joint_covariance(x)
+        return self.predict(x).mean + normal_draws(covariance, num, generator=generator).to(x)
 
     def with_observations(
         self,
@@ -252,6 +247,21 @@ class Posterior(DataSized, ABC):
         Raises:
             ConfigError: num < 1 (checked for every subclass).
         """
+
+
+def normal_draws(covariance: Tensor, num: int, *, generator: torch.Generator) -> Tensor:
+    """``num`` draws (num, n) of N(0, covariance), float64 on the covariance's device.
+
+    Args:
+        covariance (n, n): eigenvalues below zero count as 0.
+
+    Cost: O(n^3).
+    """
+    values, vectors = torch.linalg.eigh(covariance.double())
+    normals = torch.randn(
+        num, len(values), generator=generator, dtype=torch.float64, device=generator.device
+    )
+    return (normals.to(values.device) * values.clamp_min(0.0).sqrt()) @ vectors.mT
 
 
 def functions_by_blocks(

@@ -17,11 +17,12 @@ from gpx.likelihoods.gaussian import Gaussian, GaussianOutputs, NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.linalg import cholesky
 from gpx.means.base import Mean
-from gpx.methods.base.posterior import Marginals, Posterior, untrained
+from gpx.methods.base.posterior import Marginals, Posterior, normal_draws, untrained
 from gpx.methods.exact.coregional_blocks import latents_of, targets_solver
 from gpx.methods.exact.coregional_system import CompleteOutputs, ObservedOutputs, OutputsSystem
 from gpx.methods.exact.model import row_blocks
 from gpx.sampling import SHARED, Frequencies, prior_functions
+from gpx.tensor_checks import check_at_least
 
 
 class CoregionalPosterior(Posterior):
@@ -126,6 +127,31 @@ class CoregionalPosterior(Posterior):
                 mean[rows] += cross @ weights
                 covariance[rows] += kernel.diagonal(x[rows])[:, None, None] * between
         return mean, covariance
+
+    @torch.no_grad()
+    def outputs_covariance(self, x: Tensor) -> Tensor:
+        """Covariance (t, p, t, p) of the outputs at all pairs of t inputs, without noise.
+
+        Cost: that of ``predict``, and p N multiply-adds for every pair of N targets.
+        """
+        kernels, betweens = self._parts()
+        crosses = [kernel.evaluate(x, self.inputs) for kernel in kernels]
+        found = -self._system().explained_jointly(crosses)
+        for kernel, between in zip(kernels, betweens, strict=True):
+            found += kernel.evaluate(x)[:, None, :, None] * between[:, None, :]
+        return found
+
+    @torch.no_grad()
+    def sample(self, x: Tensor, num: int = 1, *, generator: torch.Generator) -> Tensor:
+        """``num`` draws (num, t, p) of the outputs at x (t, d), exactly and jointly.
+
+        As in ``Posterior``; for kernels without random features, too. Cost: O((p t)^3).
+        """
+        check_at_least(1, num=num)
+        mean = self.predict(x).mean
+        covariance = self.outputs_covariance(x).reshape(mean.numel(), mean.numel())
+        drawn = normal_draws(covariance, num, generator=generator)
+        return mean + drawn.view(num, *mean.shape).to(mean)
 
     def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:
         """Joint law of the p targets of each row, correlated as their functions are."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -53,6 +54,14 @@ class OutputsSystem(ABC):
             crosses (t, n): k of each latent process between these inputs and the training inputs.
         """
 
+    @abstractmethod
+    def explained_jointly(self, crosses: Sequence[Tensor]) -> Tensor:
+        """The same reduction (t, p, t, p) for the outputs at all pairs of t inputs.
+
+        Args:
+            crosses (t, n): as for ``explained``.
+        """
+
 
 EIGEN_ARRAYS = 4
 """n x n arrays that the eigendecomposition holds: K, its vectors, two of workspace (syevd)."""
@@ -102,6 +111,15 @@ class CompleteOutputs(OutputsSystem):
         reductions = (cross @ self.vectors).square() @ self.inverse * variances.square()
         return (mix * reductions[:, None, :]) @ mix.mT
 
+    def explained_jointly(self, crosses: Sequence[Tensor]) -> Tensor:
+        """As in ``OutputsSystem``. Cost: n^2 multiply-adds a row, p n a pair of rows."""
+        (cross,) = crosses
+        variances, mix, _ = self.outputs
+        rotated = cross @ self.vectors
+        weights = self.inverse * variances.square()
+        each = torch.stack([(rotated * own) @ rotated.mT for own in weights.unbind(1)], -1)
+        return torch.einsum("tuk,ik,jk->tiuj", each, mix, mix)
+
 
 class ObservedOutputs(OutputsSystem):
     """With missing targets, or several latents: one factorisation for the N observed targets.
@@ -130,15 +148,26 @@ class ObservedOutputs(OutputsSystem):
         """As in ``OutputsSystem``."""
         rows, outputs = self.observed.rows, self.observed.outputs
         entries = right[..., rows, outputs]
-        solved = upper_solve(self.factor, entries.reshape(-1, len(rows)).mT.contiguous()).mT
+        columns = entries.reshape(math.prod(entries.shape[:-1]), len(rows)).mT
+        solved = upper_solve(self.factor, columns.contiguous()).mT
         full = torch.zeros_like(right)
         full[..., rows, outputs] = solved.reshape(entries.shape)
         return full
 
     def explained(self, crosses: Sequence[Tensor]) -> Tensor:
         """As in ``OutputsSystem``. Cost: p N^2 multiply-adds a row."""
+        root = self._root(crosses)
+        return root @ root.mT
+
+    def explained_jointly(self, crosses: Sequence[Tensor]) -> Tensor:
+        """As in ``OutputsSystem``. Cost: p N^2 multiply-adds a row, p^2 N a pair of rows."""
+        root = self._root(crosses)
+        flat = root.flatten(0, 1)
+        return (flat @ flat.mT).view(*root.shape[:2], *root.shape[:2])
+
+    def _root(self, crosses: Sequence[Tensor]) -> Tensor:
+        """Rows (t, p, N) whose products are reductions of covariance."""
         covariance = self.covariance.cross(crosses)
         flat = covariance.flatten(0, 1)
         root = torch.linalg.solve_triangular(self.factor.mT, flat.mT, upper=False)
-        root = root.mT.reshape(covariance.shape)
-        return root @ root.mT
+        return root.mT.reshape(covariance.shape)

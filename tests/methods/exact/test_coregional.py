@@ -9,10 +9,9 @@ from functools import partial
 
 import pytest
 import torch
+from array_counts import Arrays
 from claimed_cuda import claimed_cuda
 from draws import draws
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from gpx.errors import ConfigError, DataError, NotPositiveDefinite, ShapeError
 from gpx.kernels import RBF, Matern32
@@ -242,24 +241,6 @@ def test_invalid_setups_are_refused():
         with pytest.raises(DataError, match="output 1 of 3 has no target in any row"):
             call(x, lacking)
     assert copy.deepcopy(model.condition(x, y)).facts()["solver"] == "eigendecomposition"
-
-
-class Arrays(TorchDispatchMode):
-    """Counts results of ``size`` numbers that are in new memory, by operation."""
-
-    def __init__(self, size):
-        super().__init__()
-        self.size, self.made, self.places = size, Counter(), set()
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        found = function(*args, **(kwargs or {}))
-        for each in tree_leaves(found):
-            if isinstance(each, torch.Tensor) and each.numel() == self.size:
-                place = each.untyped_storage().data_ptr()
-                if place not in self.places:
-                    self.places.add(place)
-                    self.made[function.overloadpacket.__name__] += 1
-        return found
 
 
 def test_an_evaluation_holds_three_arrays_of_rows_by_rows(monkeypatch):
