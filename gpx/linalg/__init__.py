@@ -13,7 +13,7 @@ from gpx.linalg.circulant_approximation import (
     whittle,
 )
 from gpx.linalg.conjugate_gradients import CGResult, UnconvergedWarning, conjugate_gradients
-from gpx.linalg.factor_inverse import blocked_inverse, inverse_from_factor
+from gpx.linalg.factor_inverse import blocked_inverse, inverse_from_factor, inverse_of_factor
 from gpx.linalg.interpolation import RegularAxis, cubic_weights, interpolate, linear_weights
 from gpx.linalg.khatri_rao import khatri_rao_columns
 from gpx.linalg.known_gradient import with_gradient
@@ -123,6 +123,7 @@ __all__ = [
     "halved_until_it_fits",
     "interpolate",
     "inverse_from_factor",
+    "inverse_of_factor",
     "khatri_rao_columns",
     "kronecker_extremes",
     "kronecker_logdet",

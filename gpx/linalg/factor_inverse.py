@@ -38,6 +38,16 @@ def inverse_from_factor(upper: Tensor) -> Tensor:
     return blocked_inverse(upper.mT)
 
 
+def inverse_of_factor(lower: Tensor) -> Tensor:
+    """K^{-1} (..., n, n) from L (..., n, n) with L L^T = K, as a new array; L stays as it is.
+
+    Cost and method: as of ``inverse_from_factor``.
+    """
+    if lower.is_cpu:
+        return torch.cholesky_inverse(lower)
+    return inverse_from_factor(lower.clone(memory_format=torch.contiguous_format).mT)
+
+
 def blocked_inverse(lower: Tensor, block: int | None = None) -> Tensor:
     """(L L^T)^{-1}, written over L (n, n) block by block. For a GPU only.
 

@@ -47,8 +47,8 @@ class TrainerConfig:
             Triton kernels, otherwise ieee. torch's own TF32 is always off.
         cuda_graphs: CUDA: record a step of fixed shapes (svgp, swsgp, vnngp, sampled qsgp, MALA,
             blocks of conjugate gradients; deep models, if all their modules are of torch or gpx;
-            sgpr, fitc, sor and dtc of up to 200,000 rows) and replay it as one launch. If that
-            fails, steps run without it and the log says why.
+            sgpr, fitc, sor, dtc and ssgp of up to 200,000 rows) and replay it as one launch. If
+            that fails, steps run without it and the log says why.
         log_every: steps between entries in TensorBoard and on the console.
         eval_every: steps between test metrics; 0: only at the end, null: ten times during the run.
         checkpoint_seconds: seconds between checkpoints; one is also written when a run is stopped.

@@ -319,7 +319,7 @@ def test_a_run_on_cuda_is_that_on_the_cpu(train, approx):
         *(("svgp", first_order), ("swsgp", first_order)),
         *(("deep_rf", first_order), ("deep_svgp", first_order), ("cnn_rf", first_order)),
         *(("dkl", first_order), ("gpdnn", first_order), ("conv_gp", first_order)),
-        *(("sgpr", lbfgsb), ("fitc", lbfgsb), ("sor", lbfgsb)),
+        *(("sgpr", lbfgsb), ("fitc", lbfgsb), ("sor", lbfgsb), ("ssgp", lbfgsb), ("vssgp", lbfgsb)),
     ],
 )
 def test_a_run_of_recorded_steps_is_that_of_steps_as_they_are(train, monkeypatch, approx, module):

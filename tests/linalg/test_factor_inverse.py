@@ -5,7 +5,12 @@ import torch
 from claimed_cuda import claimed_cuda
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gpx.linalg import blocked_inverse, cholesky_in_place, inverse_from_factor
+from gpx.linalg import (
+    blocked_inverse,
+    cholesky_in_place,
+    inverse_from_factor,
+    inverse_of_factor,
+)
 
 
 def definite(n, dtype=torch.float64):
@@ -76,3 +81,18 @@ def test_it_holds_blocks_beside_the_matrix():
     with Largest() as made:
         blocked_inverse(lower, 20)
     assert 0 < made.numbers <= 20 * 20
+
+
+@pytest.mark.parametrize("batch", [(), (3,)])
+def test_a_new_inverse_leaves_the_factor_alone(batch):
+    lower = torch.linalg.cholesky(definite(40).expand(*batch, 40, 40))
+    known, expected = lower.clone(), torch.linalg.inv(lower @ lower.mT)
+    assert torch.allclose(inverse_of_factor(lower), expected, rtol=1e-11, atol=1e-12)
+    with claimed_cuda() as waits:
+        there = lower.cuda()
+        waits.clear()
+        found = inverse_of_factor(there)
+        assert not waits
+        assert torch.allclose(found.cpu(), expected, rtol=1e-11, atol=1e-12)
+        assert torch.equal(there.cpu(), known)
+    assert torch.equal(lower, known)

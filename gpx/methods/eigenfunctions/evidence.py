@@ -18,7 +18,7 @@ from gpx.bases.sufficient_statistics import FittedWeights
 from gpx.constants import LOG_TWO_PI
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
-from gpx.linalg import with_gradient
+from gpx.linalg import inverse_of_factor, with_gradient
 from gpx.means.base import Mean
 from gpx.methods.base.objective import Evidence, Facts, Objective
 
@@ -128,7 +128,7 @@ def _gradients(
     scale = basis.factors.outputscale.double()
     s = scale.to(x.dtype)
     u = (weights.mean / scale.sqrt()).to(x.dtype)
-    inverse = torch.cholesky_inverse(weights.factor)
+    inverse = inverse_of_factor(weights.factor)
     # s B^{-1}, divided by the noise if it is the same for all points
     solve = (s * inverse if correction else scale / noise.double() * inverse).to(x.dtype)
     functions = EigenfunctionPass(basis, modes, x, gradient=True)

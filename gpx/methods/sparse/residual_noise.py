@@ -17,7 +17,7 @@ from gpx.errors import NotPositiveDefinite
 from gpx.inference.kernel_gradient import KernelGradient
 from gpx.inference.nystrom import BlockStore, GramSum, NystromSums, nystrom_sums
 from gpx.inference.nystrom_matrix import InnerFactor
-from gpx.linalg import cholesky
+from gpx.linalg import cholesky, inverse_of_factor
 from gpx.methods.sparse.block_batches import Batches, BlockBatch
 
 Structure = Literal["none", "diagonal", "blocks"]
@@ -186,14 +186,6 @@ class BlockNoise(ResidualNoise):
         half = torch.linalg.solve_triangular(self.factor, self._padded(right), upper=False)
         return self._unpadded(torch.linalg.solve_triangular(self.factor.mT, half, upper=True))
 
-    def _inverse(self) -> Tensor:
-        """D^{-1}; for batches on a GPU by triangular solves, which are batched."""
-        if self.batch is None or self.factor.is_cpu:
-            return torch.cholesky_inverse(self.factor)
-        eye = torch.eye(self.factor.shape[-1], dtype=self.factor.dtype, device=self.factor.device)
-        root = torch.linalg.solve_triangular(self.factor, eye.expand_as(self.factor), upper=False)
-        return root.mT @ root
-
     def logdet(self) -> Tensor:
         """As in ``ResidualNoise``."""
         return 2.0 * self.factor.diagonal(dim1=-2, dim2=-1).double().log().sum()
@@ -209,7 +201,7 @@ class BlockNoise(ResidualNoise):
     ) -> tuple[Tensor, Tensor]:
         """C = D^{-1} A^T B^{-1} A D^{-1} + p p^T. Cost: 1.5 b M^2 + 3 b^2 M + b^3."""
         low, weights = self._padded(block), self._padded(weights.unsqueeze(1))
-        inverse = self._inverse()
+        inverse = inverse_of_factor(self.factor)
         scaled = inverse @ low
         found = scaled @ complement
         c = (scaled - found) @ scaled.mT

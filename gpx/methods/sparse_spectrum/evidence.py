@@ -21,7 +21,7 @@ from gpx.constants import LOG_TWO_PI
 from gpx.inference.log_density import LogDensityTerms
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
-from gpx.linalg import with_gradient
+from gpx.linalg import inverse_of_factor, with_gradient
 from gpx.means.base import Mean
 from gpx.methods.base.objective import Evidence, Kind, Objective
 from gpx.methods.base.posterior import Posterior
@@ -66,7 +66,7 @@ def fit_spectrum(
     """
     ones = torch.ones_like(sums.projected)
     fitted = FittedWeights(sums, ones, noise.detach().double())
-    constant = fitted.fit.new_tensor(-0.5 * sums.num_data * LOG_TWO_PI)
+    constant = fitted.fit.new_full((), -0.5 * sums.num_data * LOG_TWO_PI)
     return fitted, LogDensityTerms(-0.5 * fitted.fit, -0.5 * fitted.log_determinant, constant)
 
 
@@ -101,7 +101,7 @@ def spectral_evidence(
     penalty = spectrum.penalty()
     if torch.is_grad_enabled():
         s, w = noise.detach().double(), fitted.mean
-        inverse = torch.cholesky_inverse(fitted.factor) / s
+        inverse = inverse_of_factor(fitted.factor) / s
         slope = -0.5 * (torch.outer(w, w) / s + inverse)
         unexplained = sums.squared - torch.dot(sums.projected, w)
         of_noise = unexplained / s - torch.dot(w, w) - s * inverse.trace() - (n - m)
@@ -178,6 +178,7 @@ class SparseSpectrumEvidence(Objective[SpectralModel]):
     """
 
     batching = "full"
+    fixed_shapes = True
     kind: ClassVar[Kind] = "exact"
     models = (SpectralModel,)
     made_for = "SSGP"

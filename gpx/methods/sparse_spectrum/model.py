@@ -34,6 +34,7 @@ class SpectrumModel(Model):
         ConfigError: another likelihood, or draws < 1.
     """
 
+    fixed_shapes = True
     likelihood: Gaussian
 
     def __init__(

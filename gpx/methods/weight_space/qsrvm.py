@@ -16,6 +16,7 @@ from gpx.constraints import is_trained, set_above_floor
 from gpx.errors import ConfigError, class_name
 from gpx.kernels.base import Kernel
 from gpx.likelihoods import Gaussian
+from gpx.linalg import inverse_of_factor
 from gpx.linalg.triangular import inverse_lower
 from gpx.means.base import Mean
 from gpx.methods.base.posterior import Marginals, Posterior, sampled_functions, untrained
@@ -191,7 +192,7 @@ class QSRVM(WeightSpaceModel):
         weight = 1.0 / float(self.noise_variance)
         system = group_system(group, x, y.double() - fitted, weight=weight, prior=s)
         mu = old[active] + system.solve(system.moment - s * old[active])
-        left = s * torch.cholesky_inverse(system.factor).diagonal()  # s_i Sigma_ii
+        left = s * inverse_of_factor(system.factor).diagonal()  # s_i Sigma_ii
         share = (1.0 - left).clamp(1e-12, 1.0)
         updated = (share.log() - mu.square().clamp_min(1e-300).log()).clamp(
             math.log(MIN_PRECISION), log_limit
