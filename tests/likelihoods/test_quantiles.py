@@ -19,6 +19,7 @@ from torch.distributions import (
 from torch.distributions.transforms import ExpTransform
 
 from gpx.likelihoods import Beta as BetaLikelihood
+from gpx.likelihoods import Gamma as GammaLikelihood
 from gpx.likelihoods import Laplace as LaplaceLikelihood
 from gpx.likelihoods import StudentT as StudentLikelihood
 from gpx.likelihoods.quantiles import cdf, cdf_before, central_interval, quantile, select_rows
@@ -66,6 +67,18 @@ def test_mixtures_of_laws_above_zero():
         for q in (0.025, 0.5, 0.975):
             found = cdf(mixture, quantile(mixture, q))
             torch.testing.assert_close(found, torch.full((2,), q), rtol=1e-8, atol=0)
+
+
+@pytest.mark.parametrize("shape", [0.01, 0.05, 0.3, 4.0, 1e4])
+def test_ends_of_intervals_of_positive_numbers_keep_their_digits(shape):
+    """Of small shapes they are many orders of magnitude below the mean and the deviation."""
+    expected = stats.gamma(shape, scale=2.0 / shape)
+    with torch.no_grad():
+        law = GammaLikelihood(shape).predictive(torch.tensor([2.0]).log(), torch.zeros(1))
+    for q in (0.025, 0.2, 0.5, 0.975):
+        found = float(quantile(law, q))
+        assert found == pytest.approx(expected.ppf(q), rel=1e-5)
+        assert float(cdf(law, torch.tensor([found]))) == pytest.approx(q, rel=1e-9)
 
 
 @pytest.mark.parametrize("rate", [0.3, 40.0])
