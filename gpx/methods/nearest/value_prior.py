@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -10,26 +12,24 @@ from torch import Tensor
 
 from gpx.inference.variational import expected_curvature
 from gpx.likelihoods import Likelihood
-from gpx.linalg import Jacobi, cholesky, conjugate_gradients
+from gpx.linalg import Jacobi, Preconditioner, cholesky, conjugate_gradients
 from gpx.linalg.stopping import RelativeResidual
+from gpx.methods.nearest.triangular_prior import TriangularFactor, UpdatedPrior
 
-MAX_DENSE = 2048
-"""Most values whose means are found by a dense factor (0.6 s on one core), where many hundred
-iterations may not suffice for smooth kernels."""
+MAX_DENSE = 1024
+"""Most values whose means are found by a dense factor; with more, iterations are faster."""
 
 REFIT_TOLERANCE = 1e-4
 """Relative residual of the iterative solve for the means of q(u)."""
 
-REFIT_ITERATIONS = 500
-"""Most iterations of that solve."""
+DIAGONAL_ITERATIONS, REFIT_ITERATIONS = 50, 500
+"""Most iterations of that solve, preconditioned by the diagonal, and after these by the factor of
+the prior. The diagonal suffices where data say more of each value than its neighbours, as under
+little noise, and one iteration is then cheaper."""
 
 MAX_SETTLING, SETTLED = 50, 1e-4
 """Limit of the steps to the best q(u) of a log-concave likelihood, and the gain in nats per row at
 which they end."""
-
-MAX_ITERATIVE_SETTLING = 5
-"""The same limit where solves are iterative: each may take 500 products, and steps along solutions
-that were cut short gain little each."""
 
 SMALLEST_STEP = 1e-4
 """Smallest share of such a step that is tried."""
@@ -48,7 +48,8 @@ class IndependentValues(NamedTuple):
     converged: bool
 
 
-class ValuePrior(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class ValuePrior:
     """p(u) = prod_j N(u_j; b_j^T u_N(j), r_j), of precision (I - B)^T R^{-1} (I - B); float64.
 
     Attributes:
@@ -61,10 +62,10 @@ class ValuePrior(NamedTuple):
     weights: Tensor
     rest: Tensor
 
-    @property
-    def solves_dense(self) -> bool:
-        """Whether ``solve`` makes a dense factor."""
-        return len(self.rest) <= MAX_DENSE
+    @cached_property
+    def factor(self) -> TriangularFactor:
+        """I - B."""
+        return TriangularFactor(self.near, self.weights)
 
     def precision_diagonal(self) -> Tensor:
         """Diagonal (m,) of the precision."""
@@ -82,9 +83,9 @@ class ValuePrior(NamedTuple):
         """Solution (m,) of (precision + diag(data_precision)) v = sums, and whether it converged.
 
         Cost: m^3 / 3 for the dense factor of up to ``MAX_DENSE`` values; beyond, m k for each
-        iteration of conjugate gradients from ``start``.
+        iteration of conjugate gradients from ``start``, of which some 50 to 150 are usual.
         """
-        if self.solves_dense:
+        if len(self.rest) <= MAX_DENSE:
             rows = torch.eye(len(self.rest), dtype=self.rest.dtype, device=self.rest.device)
             rows.scatter_add_(1, self.near, -self.weights)
             dense = rows.mT @ (rows / self.rest.unsqueeze(1))
@@ -101,16 +102,27 @@ class ValuePrior(NamedTuple):
             total = gap + values * data_precision
             return total.index_add(0, flat, back, alpha=-1.0).unsqueeze(1)
 
-        solved = conjugate_gradients(
-            product,
-            sums.unsqueeze(1),
-            preconditioner=Jacobi(self.precision_diagonal() + data_precision),
-            x0=start.unsqueeze(1),
-            stop=RelativeResidual(REFIT_TOLERANCE),
-            max_iterations=REFIT_ITERATIONS,
-            on_failure="return",
-        )
-        return solved.solution.squeeze(1), solved.report.converged
+        def iterated(
+            preconditioner: Preconditioner, start: Tensor, limit: int
+        ) -> tuple[Tensor, bool]:
+            solved = conjugate_gradients(
+                product,
+                sums.unsqueeze(1),
+                preconditioner=preconditioner,
+                x0=start.unsqueeze(1),
+                stop=RelativeResidual(REFIT_TOLERANCE),
+                max_iterations=limit,
+                on_failure="return",
+            )
+            return solved.solution.squeeze(1), solved.report.converged
+
+        by_diagonal = Jacobi(self.precision_diagonal() + data_precision)
+        few = min(DIAGONAL_ITERATIONS, REFIT_ITERATIONS)
+        found, converged = iterated(by_diagonal, start, few)
+        if converged:
+            return found, True
+        by_factor = UpdatedPrior(self.factor, 1.0 / self.rest + data_precision)
+        return iterated(by_factor, found, REFIT_ITERATIONS)
 
 
 class RowsOfValues(NamedTuple):
@@ -162,7 +174,8 @@ def best_under_likelihood(
     Returns:
         the start, not converged, if the bound is not finite there.
 
-    Cost: a solve and some evaluations of the likelihood for each step, of which ten are usual.
+    Cost: a solve and some evaluations of the likelihood for each step, of which two to ten are
+    usual.
     """
     own, shares = prior.precision_diagonal(), 1.0 if rows.shares is None else rows.shares
 
@@ -183,8 +196,7 @@ def best_under_likelihood(
     value, solves_converged = bound(mean, deviation), True
     if not math.isfinite(value):
         return IndependentValues(mean, deviation, False)
-    limit = MAX_SETTLING if prior.solves_dense else MAX_ITERATIVE_SETTLING
-    for _ in range(limit):
+    for _ in range(MAX_SETTLING):
         before = value
         slope, bend = sites(mean, deviation)
         aim, solves_converged = prior.solve(slope + bend * mean, bend, mean)

@@ -55,7 +55,7 @@ class VNNGP(LocalValues):
     q(u) = prod_j N(m_j, s_j^2). The bound is a sum over rows with a k x k problem each, for
     mini-batches and any likelihood of one latent function. With a Gaussian likelihood the optimal
     q(u) has a closed form: m solves a sparse system, and s_j^2 is the inverse of a diagonal entry
-    of its matrix. With a log-concave one of classes, counts or positive targets some ten such
+    of its matrix. With a log-concave one of classes, counts or positive targets two to ten such
     solves find it.
 
     Rows with the same input share a value. (Two values, independent under q but equal up to jitter
@@ -245,7 +245,7 @@ class VNNGP(LocalValues):
                 targets and log-concave, or x are not the rows of ``initialise``.
 
         Cost: n k^3 operations, and n k per iteration of conjugate gradients; for other than
-        Gaussian likelihoods about ten such solves.
+        Gaussian likelihoods two to ten such solves.
         """
         found = self._best_q(x, y, self.q_mean, self.q_deviation)
         self.set_q(found.mean, found.deviation, unit=found.deviation)

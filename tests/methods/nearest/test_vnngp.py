@@ -6,7 +6,7 @@ from draws import draws
 from torch.distributions import MultivariateNormal, kl_divergence
 
 from gpx.errors import ConfigError
-from gpx.kernels import Matern52
+from gpx.kernels import RBF, Matern52
 from gpx.likelihoods import Bernoulli, Gamma, Gaussian, Poisson, RowNoise, StudentT
 from gpx.linalg import UnconvergedWarning
 from gpx.means import Constant
@@ -234,7 +234,6 @@ def test_the_best_q_of_log_concave_likelihoods_is_where_the_bound_is_flat(
     if solver == "iterative":
         monkeypatch.setattr(value_prior, "MAX_DENSE", 0)
         monkeypatch.setattr(value_prior, "REFIT_TOLERANCE", 1e-8)
-        monkeypatch.setattr(value_prior, "MAX_ITERATIVE_SETTLING", 50)
     monkeypatch.setattr(value_prior, "SETTLED", 1e-12)
     make, of = TARGETS[name]
     x, y, _ = repeated()
@@ -251,6 +250,32 @@ def test_the_best_q_of_log_concave_likelihoods_is_where_the_bound_is_flat(
     torch.testing.assert_close(begun, value, rtol=1e-8, atol=0.0)
     used = anywhere(started).condition(x, y)
     torch.testing.assert_close(used.q_mean, made.q_mean, rtol=0.0, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", [None, *TARGETS])
+def test_smooth_kernels_have_the_best_q_by_iterations_too(name, monkeypatch):
+    """Precisions of the prior from one to a million: the diagonal alone needs thousands of them."""
+    generator, num = draws(), 300
+    x = torch.randn(num, 2, generator=generator).double()
+    y = x.sin().sum(1) + 0.3 * torch.randn(num, generator=generator).double()
+    make, of = (lambda: Gaussian(0.1), lambda y: y) if name is None else TARGETS[name]
+    found = []
+    for most in (num, 0):
+        monkeypatch.setattr(value_prior, "MAX_DENSE", most)
+        monkeypatch.setattr(value_prior, "SETTLED", 1e-8)
+        made = VNNGP(
+            kernel=RBF(2, lengthscale=1.5, outputscale=4.0),
+            mean=Constant(),
+            likelihood=make(),
+            num_inputs=2,
+            num_data=num,
+            num_neighbours=20,
+        ).double()
+        made.initialise(x, of(y), generator=draws())
+        assert made.fit_variational(x, of(y))
+        found.append((made.q_mean, made.q_deviation))
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0.0, atol=1e-2)
 
 
 def test_a_row_of_weight_two_counts_as_two_rows():
