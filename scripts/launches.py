@@ -103,8 +103,9 @@ ASKED = {"svgp, by Adam": 154, "sgpr": 168, "qsgp, block step": 1000}
 NOTES = (
     "Number of kernels that a training step would launch on a GPU (the step with the most), and",
     "how often the host waits for it; counted on a CPU with tensors that claim to be on CUDA,",
-    "without compiled kernels and recorded steps. Small sizes: rows, functions and columns hardly",
-    "change the number. Waits are counted at the lines of gpx that read a result.",
+    "without compiled kernels. Small sizes: rows, functions and columns hardly change the number.",
+    "Waits are counted at the lines of gpx that read a result. Recorded: launches of a later step,",
+    "with what a GPU would record as a graph counted as one launch; empty if nothing is recorded.",
     "",
     "A step differs between methods. One of mixture_of_experts assigns all rows again and then",
     "makes up to 20 evaluations, which are counted unrecorded (a GPU records them); one of",
@@ -116,20 +117,29 @@ NOTES = (
 )
 
 
-def measured(name: str) -> list[Step]:
+def measured(name: str, *more: str, recorded: bool = False) -> list[Step]:
     """All steps but the first of a run of the table."""
     options = TABLE[name]
     named = any(o.startswith("approx=") for o in options)
     with with_tables(options if named else (*options, f"approx={name}")) as chosen:
-        return steps_of(*chosen)
+        return steps_of(*chosen, *more, recorded=recorded)
+
+
+def when_recorded(name: str) -> int | None:
+    """Launches of a later step, with a GPU's recordings; None where nothing is recorded."""
+    more = () if "reweighted" in name else ("trainer.max_steps=8",)
+    steps = measured(name, *more, recorded=True)[:-1]  # the last one is logged
+    replayed = [step.launches.total() for step in steps[3:] if step.launches["graph"]]
+    return max(replayed, default=None)
 
 
 def row_of(name: str) -> dict[str, Any]:
     """Launches and waits of the step of a run that has most of them; a failure is named."""
-    launches, waits, places = None, None, ""
+    launches, waits, places, recorded = None, None, "", None
     try:
         with contextlib.redirect_stderr(io.StringIO()):
             steps = measured(name)
+            recorded = when_recorded(name) if steps else None
         if steps:
             launches, waits = most(steps)
             waiting = max(steps, key=lambda step: step.waits.total()).waits
@@ -142,7 +152,9 @@ def row_of(name: str) -> dict[str, Any]:
         raise
     except Exception as error:  # the table names the failure
         places = f"failed: {type(error).__name__} {str(error).splitlines()[0][:80]}"
-    return {"path": name, "launches": launches, "waits": waits, "where": places}
+    return {
+        "path": name, "launches": launches, "recorded": recorded, "waits": waits, "where": places,
+    }  # fmt: skip
 
 
 def table(names: Sequence[str], written: bool) -> None:
@@ -157,10 +169,11 @@ def table(names: Sequence[str], written: bool) -> None:
 
     folder, title = REPOSITORY / "experiments" / "gpu", "Launches of a training step"
     rows = {row["path"]: row for row in earlier(folder / "launches.json")}
-    print("| path | launches a step | waits a step |\n|---|---|---|")
+    print("| path | launches a step | recorded | waits a step |\n|---" + "|---" * 3 + "|")
     for name in names:
         rows[name] = row = row_of(name)
-        print(f"| {name} | {row['launches']} | {row['waits']} | {row['where']} |", flush=True)
+        cells = [row[key] for key in ("launches", "recorded", "waits", "where")]
+        print("|", " | ".join(map(str, [name, *cells])), "|", flush=True)
         if not written:
             continue
         found = [rows[path] for path in TABLE if path in rows]

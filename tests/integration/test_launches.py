@@ -154,6 +154,25 @@ def test_a_step_launches_no_more_than(name, script):
     assert found[1] <= waits
 
 
+RECORDED = {
+    "svgp": (["approx=svgp", "approx.num_inducing=64"], 19),
+    "sgpr": (["approx=sgpr", "approx.num_inducing=64"], 15),
+    "fitc": (["approx=fitc", "approx.num_inducing=64"], 15),
+    "ssgp": (["approx=ssgp", "approx.num_basis=40"], 15),
+    "deep_rf": (["approx=deep_rf", "approx.num_features=40"], 14),
+    "deep_svgp": (["approx=deep_svgp", "approx.num_inducing=64"], 18),
+}
+"""Launches of a later step, where a recording that is replayed counts as one."""
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_recorded_step_launches_no_more_than(name):
+    options, launches = RECORDED[name]
+    steps = steps_of(*DATA, *options, "trainer.max_steps=7", recorded=True)[:-1]
+    assert all(step.launches["graph"] for step in steps[3:])
+    assert max(step.launches.total() for step in steps[3:]) <= launches
+
+
 def test_every_approximation_has_a_row_that_was_measured(script):
     named = {
         next((o.removeprefix("approx=") for o in options if o.startswith("approx=")), name)

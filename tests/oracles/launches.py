@@ -15,6 +15,7 @@ import tempfile
 import traceback
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -22,8 +23,10 @@ from unittest import mock
 from claimed_cuda import claimed_cuda, on_host
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from recordings import Capture
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gpx.linalg.replayed import Replayed
 from gpx.runs import RunFolder, run
 from gpx.training.session import Session
 
@@ -85,8 +88,12 @@ class _LastStep(Exception):
     """Ends a run that has made its steps: predictions and metrics are not counted."""
 
 
-def steps_of(*options: str, places: bool = False) -> list[Step]:
-    """Launches and waits of every step of a run but the first, by its ``options``."""
+def steps_of(*options: str, places: bool = False, recorded: bool = False) -> list[Step]:
+    """Launches and waits of every step of a run but the first, by its ``options``.
+
+    With ``recorded``, what a GPU records as a graph is one launch from the fourth time on
+    (``recordings.Capture`` refuses what a GPU refuses), named "graph".
+    """
     warnings.filterwarnings("ignore", message=".*synchron.*")
     marks: list[Step] = []
     counted = Launches(places)
@@ -106,6 +113,8 @@ def steps_of(*options: str, places: bool = False) -> list[Step]:
                 raise _LastStep
             ended(self)
 
+        if recorded:
+            stack.enter_context(mock.patch.object(Replayed, "__init__", _captured(waits, counted)))
         stack.enter_context(mock.patch.object(Session, "end_step", mark))
         stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
         stack.enter_context(counted)
@@ -115,6 +124,17 @@ def steps_of(*options: str, places: bool = False) -> list[Step]:
         Step(after.launches - before.launches, after.waits - before.waits)
         for before, after in itertools.pairwise(marks)
     ]
+
+
+def _captured(waits: Counter[str], counted: Launches) -> Callable[..., None]:
+    """``Replayed.__init__`` with a stand-in for the recordings of a GPU."""
+    made = Replayed.__init__
+
+    def init(self: Replayed, function: Any, record: Any, *args: Any, **kwargs: Any) -> None:
+        stand_in = None if record is None else Capture(waits, launches=counted)
+        made(self, function, stand_in, *args, **kwargs)
+
+    return init
 
 
 def most(steps: list[Step]) -> tuple[int, int]:
