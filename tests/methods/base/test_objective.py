@@ -137,3 +137,23 @@ def test_an_object_that_is_no_model_needs_only_what_the_objective_names():
     assert Plain().evidence(object(), x, x[:, 0]).value == -x.square().sum()
     with pytest.raises(ConfigError, match=r"ExactMLL needs ExactGP, or a model .*, got object"):
         ExactMLL().evidence(object(), x, x[:, 0])
+
+
+def test_a_subclass_with_an_evidence_of_its_own_is_not_recorded_unless_it_says_so():
+    """A count of calls, as of a schedule, would stay at its value when a recording was made."""
+
+    class Annealed(SVGPELBO):
+        calls = 0
+
+        def evidence_of(self, model, batch, *, generator=None):
+            self.calls += 1
+            return super().evidence_of(model, batch, generator=generator)
+
+    class Pure(Annealed):
+        fixed_shapes = True
+
+    class Named(SVGPELBO):
+        pass
+
+    assert SVGPELBO.fixed_shapes
+    assert (Annealed.fixed_shapes, Pure.fixed_shapes, Named.fixed_shapes) == (False, True, True)
