@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -12,10 +15,16 @@ from gpx.inference.neighbour_likelihood import CHUNK_BYTES
 from gpx.kernels.base import Kernel
 from gpx.likelihoods import Likelihood
 
-MAX_STEPS, MAX_CHANGE, SETTLED = 50, 2.0, 1e-3
-"""Limit of Newton's steps, the largest change of f in one, and the change at which they end. From a
-prior mean far below large counts a whole step would go much too far; far below large amounts each
-of them only changes f by one. Some ten steps are usual."""
+MAX_STEPS, SETTLED = 50, 1e-3
+"""Limit of Newton's steps, and the change of f at which they end. Some ten are usual; far below
+large amounts each step only changes f by one."""
+
+MAX_HALVINGS = 40
+"""Limit of the halvings of a step until the density of f given the data rises: from a prior mean
+far below large counts a whole step would go much too far."""
+
+ROUNDING = 1e-12
+"""Relative decrease of that density that counts as none."""
 
 INFORMATION = 1e-10, 1e10
 """Range of the curvature of a row."""
@@ -54,23 +63,66 @@ def local_laplace(
         inner = batched_covariances(kernel, x[rows])
         cross = batched_covariances(kernel, x[rows], asked)
         share = 1.0 if shares is None else shares[rows].double()
-        f = torch.zeros_like(inner[..., 0])
-        for _ in range(MAX_STEPS):
-            at = (prior_mean[rows] + f).flatten()
-            slope, bend = (
-                each.view_as(f) * share for each in likelihood.curvature(y[rows].flatten(), at)
-            )
-            bend = bend.clamp(*INFORMATION)
-            factor, failed = torch.linalg.cholesky_ex(inner + torch.diag_embed(1.0 / bend))
-            weights = torch.cholesky_solve((f + slope / bend).unsqueeze(2), factor)
-            change = ((inner @ weights).squeeze(2) - f).clamp(-MAX_CHANGE, MAX_CHANGE)
-            f = f + change
-            if not bool((change.abs() > SETTLED).any()):
-                break
-        explained = torch.linalg.solve_triangular(factor, cross, upper=False)
-        found = (cross * weights).sum((1, 2))
+        mode = _mode(likelihood, inner, prior_mean[rows], y[rows], share)
+        explained = torch.linalg.solve_triangular(mode.factor, cross, upper=False)
+        found = (cross.squeeze(2) * mode.weights).sum(1)
         rest = variance[part] - explained.square().sum((1, 2))
-        good = (failed == 0) & found.isfinite() & (rest > 0.0)
+        good = mode.good & found.isfinite() & (rest > 0.0)
         mean[part] = torch.where(good, found, 0.0)
         variance[part] = torch.where(good, rest, variance[part])
     return mean, variance
+
+
+class _Mode(NamedTuple):
+    """f = K weights of groups (g, k), where the density of f given the data is largest.
+
+    Attributes:
+        weights (g, k).
+        factor (g, k, k): lower, of K + W^{-1}, W the curvature of each row.
+        good (g,): whether there is a factor.
+    """
+
+    weights: Tensor
+    factor: Tensor
+    good: Tensor
+
+
+def _mode(
+    likelihood: Likelihood, inner: Tensor, prior_mean: Tensor, y: Tensor, share: Tensor | float
+) -> _Mode:
+    """Newton's method, each step of a group halved until the density of f given the data rises.
+
+    Args:
+        inner (g, k, k): K.
+        prior_mean (g, k), y (g, k), share (g, k): of the rows.
+    """
+
+    def log_density(f: Tensor, weights: Tensor) -> Tensor:
+        """Of the data and f = K weights (g, k) of each group, up to a constant: (g,)."""
+        logs = likelihood.log_prob(y.flatten(), (prior_mean + f).flatten()).view_as(f)
+        return (share * logs - 0.5 * f * weights).sum(1).nan_to_num(-math.inf)
+
+    f = torch.zeros_like(prior_mean)
+    weights, value = f, log_density(f, f)
+    for _ in range(MAX_STEPS):
+        slope, bend = (
+            each.view_as(f) * share
+            for each in likelihood.curvature(y.flatten(), (prior_mean + f).flatten())
+        )
+        bend = bend.clamp(*INFORMATION)
+        factor, failed = torch.linalg.cholesky_ex(inner + torch.diag_embed(1.0 / bend))
+        aim = torch.cholesky_solve((f + slope / bend).unsqueeze(2), factor)
+        step, change = aim.squeeze(2) - weights, (inner @ aim).squeeze(2) - f
+        length = torch.ones_like(f[:, :1])
+        for _ in range(MAX_HALVINGS):
+            found = log_density(f + length * change, weights + length * step)
+            lower = ~(found >= value - ROUNDING * value.abs())
+            if not bool(lower.any()):
+                break
+            length = torch.where(lower.unsqueeze(1), 0.5 * length, length)
+        length = length.masked_fill(lower.unsqueeze(1), 0.0)
+        f, weights = f + length * change, weights + length * step
+        value = torch.where(lower, value, found)
+        if not bool(((length * change).abs() > SETTLED).any()):
+            break
+    return _Mode(weights, factor, failed == 0)

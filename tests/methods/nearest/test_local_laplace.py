@@ -5,7 +5,7 @@ import torch
 from draws import draws
 
 from gpx.inference.neighbour_conditional import local_regression
-from gpx.kernels import Matern52
+from gpx.kernels import RBF, Matern52
 from gpx.likelihoods import Bernoulli, Gamma, Gaussian, Ordinal, Poisson
 from gpx.means import Constant
 from gpx.methods.nearest.local_laplace import local_laplace
@@ -82,6 +82,35 @@ def test_large_amounts_are_found_from_a_mean_of_one():
     mean, variance = local_laplace(kernel(), likelihood, prior, x, amounts, None, QUERIES, NUM)
     torch.testing.assert_close(mean, want.mean, rtol=0.0, atol=1e-3)
     torch.testing.assert_close(variance, want.variance, rtol=0.0, atol=1e-3)
+
+
+def rough(name):
+    """A prior mean, outputscale, likelihood and targets for which whole steps go too far."""
+    _, y = data()
+    if name == "ordered classes":
+        likelihood = Ordinal(3).double()
+        with torch.no_grad():
+            likelihood.first_cut.fill_(-48.0)
+        likelihood.gaps = 121.0
+        return 48.0, 1.6e4, likelihood, TARGETS["grades"][1](y).double()
+    zero = torch.randn(NUM, generator=draws(2)) < 0.0
+    return -6.0, 100.0, Poisson(), (1e4 * y.exp()).round().masked_fill(zero, 0.0)
+
+
+@pytest.mark.parametrize("name", ["ordered classes", "zeros among large counts"])
+def test_steps_that_go_too_far_are_shortened(name):
+    prior, outputscale, likelihood, y = rough(name)
+    x, _ = data()
+    x[NUM // 2 :] = x[: NUM // 2] + 1e-4  # neighbours of another class, or none of whose count
+    smooth = RBF(2, lengthscale=[0.8, 1.3], outputscale=outputscale).double()
+    mean, variance = local_laplace(
+        smooth, likelihood, torch.full_like(y, prior), x, y, None, QUERIES, NUM
+    )
+    whole = LaplaceGP(kernel=smooth, mean=Constant(prior), likelihood=likelihood).double()
+    want = whole.condition(x, y).predict(QUERIES)
+    deviation = want.variance.sqrt()
+    assert float(((mean + prior - want.mean).abs() / deviation).max()) < 1e-2
+    torch.testing.assert_close(variance, want.variance, rtol=1e-2, atol=0.0)
 
 
 def test_rows_count_by_their_weights():
