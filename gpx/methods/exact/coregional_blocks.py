@@ -260,8 +260,7 @@ class ObservedCovariance:
             twice (N, N): two times the gradient with respect to C; symmetric.
             x (n, d): the inputs, which may require a gradient.
         """
-        p = len(self.betweens[0]) if self.betweens else 0
-        of_between = [twice.new_zeros(p, p) for _ in self.betweens]
+        of_between = [torch.zeros_like(between) for between in self.betweens]
         of_kernel = [KernelGradient(kernel, x) for kernel in self.kernels]
         for rows in self.blocks():
             pieces = list(self.targets.pieces(twice, rows))
@@ -354,6 +353,7 @@ def observed_log_density(
     array and blocks of rows of n columns. Kernels are evaluated for n^2 pairs, not N^2.
     Raises: DataError, of ``ObservedTargets``; NotPositiveDefinite; ConfigError when the array does
     not fit.
+    Source: Alvarez, Rosasco and Lawrence 2012, section 4.2.
     """
     targets = ObservedTargets(residual)
     covariance = ObservedCovariance(kernels, betweens, x, targets)
