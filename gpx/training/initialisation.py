@@ -81,7 +81,8 @@ class SubsetInitialisation(Initialisation):
     kernel and mean and separate noise variances.
 
     Known noise variances and weights of rows (``Model.know_noise``) hold in the fit, but by
-    Laplace's approximation, which has none; classes and counts with weights keep their constants.
+    Laplace's approximation, which has none; of many rows it takes those that are drawn by their
+    weights.
 
     With many inputs the config's lengthscales may make the kernel matrix nearly diagonal, where
     gradients vanish, so that fits from several lengthscales are compared by their evidence.
@@ -192,10 +193,16 @@ class SubsetInitialisation(Initialisation):
     ) -> bool:
         """Fit by Laplace's approximation if the model is to start so; returns whether it did."""
         parts = model.hyperparameters() if model.starts_by_laplace else None
-        if parts is None or not has_laplace_start(parts.likelihood) or model.row_noise is not None:
+        if parts is None or not has_laplace_start(parts.likelihood):
             return False
         count = min(self.num_points, laplace_rows(parts.likelihood))
-        rows = draw_rows(x, count, generator)
+        if model.row_noise is not None and count < len(x):
+            # the first arrivals of as many processes, whose rates are the weights
+            relative = model.row_noise.relative
+            arrivals = relative * torch.empty_like(relative).exponential_(generator=generator)
+            rows = arrivals.topk(count, largest=False).indices
+        else:
+            rows = draw_rows(x, count, generator)
         drawn = x[rows].double(), y[rows].double()
         start_by_laplace(parts, *drawn, self.max_evaluations, model.hyperpriors, say)
         return True

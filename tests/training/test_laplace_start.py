@@ -5,12 +5,12 @@ import torch
 
 from gpx.errors import DidNotConverge
 from gpx.kernels import RBF
-from gpx.likelihoods import Bernoulli, Poisson, Softmax, StudentT
+from gpx.likelihoods import Bernoulli, Poisson, RowNoise, Softmax, StudentT
 from gpx.means import Constant, Zero
 from gpx.models import QSGP, SVGP, ExpectationPropagationGP, LaplaceGP
 from gpx.objectives import LaplaceEvidence
 from gpx.priors import Normal, Priors
-from gpx.training import SubsetInitialisation, laplace_start
+from gpx.training import SubsetInitialisation, initialisation, laplace_start
 from gpx.training.laplace_start import constant_evidence
 
 
@@ -61,6 +61,27 @@ def test_hyperparameters_start_where_laplace_has_its_largest_evidence(likelihood
         for factor in (0.5, 2.0):
             parts.kernel.outputscale = factor * there
             assert evidence(parts, x, y) < found + 1e-3
+
+
+def test_rows_with_weights_start_there_too():
+    model, x, y = problem(Poisson())
+    model.know_noise(RowNoise(torch.zeros_like(y), 0.5 + torch.arange(60) % 3))
+    before = evidence(model.hyperparameters(), x, y)
+    start(model, x, y, max_evaluations=60)
+    assert evidence(model.hyperparameters(), x, y) > before + 1.0
+
+
+def test_of_many_rows_those_of_large_weight_are_taken(monkeypatch):
+    model, x, y = problem(Poisson())
+    heavy = torch.arange(60) % 2 == 0
+    relative = torch.where(heavy, 1.0, 1e12).double()
+    model.know_noise(RowNoise(torch.zeros_like(y), relative))
+    taken = []
+    monkeypatch.setattr(initialisation, "start_by_laplace", lambda _, x, *__: taken.append(x))
+    start(model, x, y, num_points=20)
+    assert taken[0].shape == (20, 2)
+    assert (taken[0].unsqueeze(1) == x[heavy]).all(2).any(1).all()
+    assert len(taken[0].unique(dim=0)) == 20
 
 
 def test_a_prior_of_a_parameter_that_only_the_model_has_is_left_to_training():
