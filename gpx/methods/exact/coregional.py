@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import math
+import warnings
 from collections.abc import Sequence
 from typing import Literal, cast
 
@@ -10,15 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from gpx.constraints import positive_parameters, set_above_floor
-from gpx.errors import ConfigError, class_name
+from gpx.errors import ConfigError, DataError, NotPositiveDefinite, class_name
 from gpx.kernels.algebra import Sum
 from gpx.kernels.base import Kernel, computes_as
 from gpx.kernels.over_axes import Coregionalisation
 from gpx.likelihoods.gaussian import GaussianOutputs
 from gpx.means.base import Mean
 from gpx.methods.base.model import Hyperparameters, Model
-from gpx.methods.exact.coregional_blocks import Latent, latents_of
+from gpx.methods.exact.coregional_blocks import Latent, latents_of, observed_log_density
 from gpx.methods.exact.coregional_posterior import CoregionalPosterior
+from gpx.sampling.batches import some_rows
 
 INDEPENDENT_SHARE = 0.1
 """Share of each output's initial variance that is uncorrelated with the other outputs."""
@@ -27,9 +30,13 @@ SHRINKAGE_ROWS = 5.0
 """Number of common rows at which the initial correlation of two outputs is shrunk by half."""
 
 
-LENGTHSCALE_SPREAD = 2.0
-"""Factor by which the longest start of a lengthscale is above that of a single latent process, and
-the shortest below, where latent processes have the same kernel."""
+SPREADS = ((0.5, 2.0), (0.25, 1.0), (0.125, 1.0), (0.0625, 1.0), (0.03125, 1.0))
+"""Factors of the lengthscales of a single latent process, shortest and longest, at which latent
+processes with the same kernel may start. A single kernel takes the rough part of the targets for
+noise, which is therefore also tried at QUIETER of it."""
+QUIETER = 0.1
+TRIED_TARGETS = 1200
+"""Most targets by which starts are compared; cost is cubic in it."""
 
 AXES_SHARE = 0.5
 """Share of the variance along each principal axis of the targets that starts in one of several
@@ -136,7 +143,8 @@ class CoregionalGP(Model):
 
         Several latent processes share these, each with more of some principal axes. Copies of a
         kernel take the hyperparameters of the first, and among equal kernels lengthscales are
-        spread, as processes that start alike would stay alike. What is not trained stays.
+        spread (``SPREADS``), as processes that start alike would stay alike. What is not trained
+        stays.
         """
         start = target_correlations(y)
         start = (1.0 - INDEPENDENT_SHARE) * start + INDEPENDENT_SHARE * torch.eye(len(start)).to(
@@ -149,10 +157,54 @@ class CoregionalGP(Model):
         if isinstance(self.kernel, LatentKernels):
             for other in kernels[1:]:
                 _take_trained(kernels[0], other)
-        for alike in _equal_kernels(kernels):
-            for place, kernel in enumerate(alike):
-                power = 2.0 * place / (len(alike) - 1) - 1.0
-                _lengthen(kernel, LENGTHSCALE_SPREAD**power)
+        groups = _equal_kernels(kernels)
+        if groups:
+            rows = some_rows(x, min(len(x), max(2, TRIED_TARGETS // y.shape[1])), generator)
+            self._spread(groups, x[rows], y[rows])
+
+    @torch.no_grad()
+    def _spread(self, groups: list[list[Kernel]], x: Tensor, y: Tensor) -> None:
+        """Start at the lengthscales, and the noise, that have the largest evidence on these rows.
+
+        Cost: ten factorisations of at most ``TRIED_TARGETS`` targets.
+        """
+        moving = [p for part in (self.kernel, self.likelihood) for p in part.parameters()]
+        given = [parameter.clone() for parameter in moving]
+
+        def start(shortest: float, longest: float, noise: float) -> None:
+            for parameter, value in zip(moving, given, strict=True):
+                parameter.copy_(value)
+            for alike in groups:
+                for place, kernel in enumerate(alike):
+                    share = place / (len(alike) - 1)
+                    _rescale(kernel, "lengthscale", shortest ** (1.0 - share) * longest**share)
+            _rescale(self.likelihood, "noise_variance", noise)
+
+        tried = [(*spread, noise) for spread in SPREADS for noise in (1.0, QUIETER)]
+        found = []
+        for factors in tried:
+            start(*factors)
+            found.append(self._log_density(x, y))
+        start(*tried[max(range(len(tried)), key=found.__getitem__)])
+
+    def _log_density(self, x: Tensor, y: Tensor) -> float:
+        """Log evidence of a few rows; minus infinity where it cannot be computed."""
+        noise, latents = self.likelihood.noise_variance.to(y), self.latents
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a start that is not taken needs no warning
+            try:
+                terms, _, _ = observed_log_density(
+                    [each.kernel for each in latents],
+                    x,
+                    y - self.mean(x)[:, None],
+                    [each.between.matrix().to(y) for each in latents],
+                    noise,
+                    gradient=False,
+                )
+            except (NotPositiveDefinite, DataError):  # no targets of an output in these rows
+                return -math.inf
+        value = float(terms.total())
+        return value if math.isfinite(value) else -math.inf
 
     def condition(self, x: Tensor, y: Tensor) -> CoregionalPosterior:
         """Posterior given x (n, d) and y (n, p), NaN where a target is missing.
@@ -265,9 +317,9 @@ def _alike(left: Kernel, right: Kernel) -> bool:
     )
 
 
-def _lengthen(kernel: Kernel, factor: float) -> None:
-    """Multiply the trained lengthscales of a kernel and its parts by ``factor``."""
-    for part in kernel.modules():
+def _rescale(module: nn.Module, name: str, factor: float) -> None:
+    """Multiply the trained parameters of this name in a module and its parts by ``factor``."""
+    for part in module.modules():
         for own in positive_parameters(part, below=False):
-            if own.name == "lengthscale" and own.raw.requires_grad:
-                set_above_floor(part, "lengthscale", factor * cast(Tensor, part.lengthscale))
+            if own.name == name and own.raw.requires_grad:
+                set_above_floor(part, name, factor * cast(Tensor, getattr(part, name)))
