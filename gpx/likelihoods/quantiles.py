@@ -95,6 +95,11 @@ def is_count(law: Distribution) -> bool:
     return bool(law.support.is_discrete)  # type: ignore[union-attr]
 
 
+def is_positive(law: Distribution) -> bool:
+    """Whether the distribution is of all numbers above 0."""
+    return not is_count(law) and _support_ends(law) == (0.0, math.inf)
+
+
 def cdf(law: Distribution, y: Tensor) -> Tensor:
     """P(Y <= y), shaped as y and the batch of the law.
 
@@ -248,7 +253,7 @@ def _solve(law: Distribution, q: Tensor) -> Tensor:
     low = mean - deviation * ((1.0 - q) / q).sqrt()
     high = mean + deviation * (q / (1.0 - q)).sqrt()
     low, high = (end.clamp(lowest, highest) for end in (low, high))
-    positive = lowest == 0.0 and highest == math.inf
+    positive = is_positive(law)
     if positive:
         low, high = (end.clamp_min(info.tiny).log() for end in (low, high))
         spread = (deviation / mean).square().log1p()

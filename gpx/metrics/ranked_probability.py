@@ -19,10 +19,13 @@ from torch.distributions import (
     StudentT,
 )
 
-from gpx.likelihoods.quantiles import RowsReplaced, cdf, is_count, select_rows
+from gpx.likelihoods.quantiles import RowsReplaced, cdf, is_count, is_positive, select_rows
 
 QUADRATURE_NODES = 64
 """Nodes of the Gauss-Legendre rule on each side of the target."""
+
+LOG_SLOPE = 30.0
+"""Logarithm of more than the largest slope of that rule."""
 
 TAIL = 1e-10
 """Sums over counts end where the probability of larger counts is below this."""
@@ -51,7 +54,8 @@ def crps(law: Distribution, y: Tensor) -> Tensor:
     Closed forms for normal, Laplace, Student's t and Poisson distributions and mixtures of normals.
     Other counts are exact to a relative 1e-6 (negative binomial: 1e-4 beyond 4,096, and 1e-3 beyond
     6 * 10^7). All others use quadrature of the distribution function, to a relative 1e-3 for
-    transformed normals and 1e-2 for mixtures of components a tenth as wide as the whole.
+    transformed normals and laws of positive numbers (variances of log y up to ten), and 1e-2 for
+    other mixtures of components a tenth as wide as the whole.
 
     Args:
         law: distribution of y, batch shape (n,) or (n, p).
@@ -221,15 +225,26 @@ def _count_rule(octave: float | None) -> tuple[list[float], list[float]]:
 def _quadrature(law: Distribution, y: Tensor) -> Tensor:
     """Gauss-Legendre quadrature in u on both sides of y, t = y +- c u / (1 - u).
 
-    c is the standard deviation plus the distance of y from the mean.
+    c is the standard deviation plus the distance of y from the mean. For laws of all positive
+    numbers the same holds of log t, as their tails may reach over orders of magnitude.
     """
     at, weights = np.polynomial.legendre.leggauss(QUADRATURE_NODES)
-    dtype = law.mean.dtype
-    width = law.stddev.double() + (y - law.mean.double()).abs()
+    mean, deviation, dtype = law.mean.double(), law.stddev.double(), law.mean.dtype
+    positive = is_positive(law) & bool((y > 0.0).all())
+    place, largest = y, math.log(torch.finfo(dtype).max) - LOG_SLOPE
+    if positive:
+        spread = (deviation / mean).square().log1p()
+        mean, deviation, place = mean.log() - 0.5 * spread, spread.sqrt(), y.log()
+    width = deviation + (place - mean).abs()
     found = torch.zeros_like(y)
     for u, weight in zip((0.5 * (at + 1.0)).tolist(), (0.5 * weights).tolist(), strict=True):
         offset, slope = width * (u / (1.0 - u)), width / (1.0 - u) ** 2
-        left = cdf(law, (y - offset).to(dtype)).double()
-        right = 1.0 - cdf(law, (y + offset).to(dtype)).double()
-        found += weight * slope * (left.square() + right.square())
+        low, high = place - offset, place + offset
+        low_slope = high_slope = slope
+        if positive:
+            low, high = low.exp(), high.clamp_max(largest).exp()
+            low_slope, high_slope = slope * low, slope * high
+        left = cdf(law, low.to(dtype)).double()
+        right = 1.0 - cdf(law, high.to(dtype)).double()
+        found += weight * (low_slope * left.square() + high_slope * right.square())
     return found

@@ -5,10 +5,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from scipy import integrate, stats
+from scipy import integrate, special, stats
 from torch.distributions import (
     Categorical,
     Laplace,
+    LogNormal,
     MixtureSameFamily,
     NegativeBinomial,
     Normal,
@@ -17,6 +18,7 @@ from torch.distributions import (
 )
 
 from gpx.data.target_transform import TargetTransform, TransformedLaw
+from gpx.likelihoods import Gamma as GammaLikelihood
 from gpx.likelihoods import Laplace as LaplaceLikelihood
 from gpx.likelihoods import NegativeBinomial as NegativeBinomialLikelihood
 from gpx.likelihoods import Poisson as PoissonLikelihood
@@ -169,6 +171,30 @@ def test_a_mixture_of_mixtures_is_the_flat_one():
         with torch.no_grad():
             found = crps(MixtureSameFamily(share, parts), y)
         torch.testing.assert_close(found, crps(expected, y), rtol=precision, atol=0)
+
+
+@pytest.mark.parametrize("shape", [0.3, 1.0, 20.0])
+def test_positive_numbers(shape):
+    """Closed form of the gamma law (Scheuerer and Möller 2015)."""
+    with torch.no_grad():
+        law = GammaLikelihood(shape).predictive(torch.zeros(5), torch.zeros(5))
+    own, more = (stats.gamma(a, scale=1.0 / shape) for a in (shape, shape + 1.0))
+    y = own.ppf([0.1, 0.3, 0.5, 0.9, 0.999])
+    wanted = y * (2.0 * own.cdf(y) - 1.0) - 2.0 * more.cdf(y) + 1.0
+    wanted -= 1.0 / (shape * special.beta(0.5, shape))
+    np.testing.assert_allclose(crps(law, torch.from_numpy(y)), wanted, rtol=1e-4)
+
+
+@pytest.mark.parametrize("deviation", [0.01, 1.0, 3.2])
+def test_positive_numbers_over_orders_of_magnitude(deviation):
+    """Closed form of the lognormal law (Baran and Lerch 2015)."""
+    z = torch.tensor([-2.0, -0.5, 0.0, 1.0, 2.0])
+    y, phi = (1.0 + deviation * z).exp(), torch.special.ndtr
+    narrow = torch.tensor(deviation)
+    twice = phi(z - narrow) + phi(narrow / 2.0**0.5) - 1.0
+    wanted = y * (2.0 * phi(z) - 1.0) - 2.0 * torch.exp(1.0 + 0.5 * narrow.square()) * twice
+    law = LogNormal(torch.ones(5), narrow)
+    torch.testing.assert_close(crps(law, y), wanted, rtol=1e-3, atol=0.0)
 
 
 def test_a_transformed_law():
