@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -145,12 +145,14 @@ class _Recorded:
         held: arrays that operations use but did not create.
         found: the function's result.
         failed: whether one of its factorisations failed (); None where it has none.
+        before: ``changed()``, each with a copy made at the start of the last replay.
     """
 
     inputs: tuple[Tensor, ...]
     held: dict[int, Tensor] = field(default_factory=dict)
     found: Any = None
     failed: Tensor | None = None
+    before: list[tuple[Tensor, Tensor]] = field(default_factory=list)
 
 
 class Replayed:
@@ -164,13 +166,15 @@ class Replayed:
 
     ``function`` must launch the same kernels on the same arrays at every call: no random draws, no
     state that is replaced rather than changed in place. A function without factorisations may
-    change its own arrays, and its replays do not synchronise.
+    change its own arrays, and its replays do not synchronise; one with factorisations only those
+    of ``changed``, as its discarded replays must leave no trace.
 
     Args:
         function: of one tensor or more; every replay overwrites the arrays in its result.
         record: makes a recording (tests pass a stand-in); None: never recorded.
         depends_on: what else a recording depends on; when its value changes, a new one is made.
         eager: unrecorded calls before a recording.
+        changed: arrays that the function changes; a discarded replay leaves them as they were.
     """
 
     def __init__(
@@ -179,8 +183,10 @@ class Replayed:
         record: Record | None = record_cuda_graph,
         depends_on: Callable[[], object] = tuple,
         eager: int = EAGER_STEPS,
+        changed: Callable[[], Sequence[Tensor]] = tuple,
     ) -> None:
         self.function, self.record, self.depends_on = function, record, depends_on
+        self.changed = changed
         self.given_up: str | None = "not asked for" if record is None else None
         self.replays = 0
         self._kind: Any = None
@@ -208,7 +214,7 @@ class Replayed:
         made = _Recorded(tuple(tensor.clone() for tensor in given))
         try:
             with torch.cuda.device_of(given[0]):  # on another one nothing would be recorded
-                self._replay = self.record(partial(_record, self.function, made))
+                self._replay = self.record(partial(_record, self.function, made, self.changed))
             self._recorded = made
         except RuntimeError as error:
             self._give_up(f"the step cannot be recorded ({str(error).splitlines()[0]})")
@@ -221,6 +227,8 @@ class Replayed:
             held.copy_(tensor)
         self._replay()
         if self._recorded.failed is not None and bool(self._recorded.failed):
+            for array, values in self._recorded.before:
+                array.copy_(values)
             self._failures += 1
             if self._failures >= MAX_FAILURES:
                 self._give_up(
@@ -243,8 +251,11 @@ class Replayed:
         logger.warning("no CUDA graph: %s; continuing without one", reason)
 
 
-def _record(function: Callable[..., Any], made: _Recorded) -> None:
+def _record(
+    function: Callable[..., Any], made: _Recorded, changed: Callable[[], Sequence[Tensor]]
+) -> None:
     """The body of a recording: calls the function on the recording's own inputs."""
+    made.before = [(array, array.clone()) for array in changed()]
     with KeepInputsAlive() as held, checks_deferred() as checks:
         found = function(*made.inputs)
     made.held, made.found = held.arrays, found

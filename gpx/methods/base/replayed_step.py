@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.linalg.replayed import Record, Replayed, record_cuda_graph
@@ -54,7 +55,8 @@ class ReplayedStep:
             made when one is replaced.
         record: makes a recording; None to never record.
         owners: modules whose buffers the loss reads. A new recording is made when a buffer is
-            replaced, and when other parameters require gradients.
+            replaced, when other parameters require gradients, and when a module changes between
+            ``train()`` and ``eval()``.
         state: object in which the evaluation leaves tensors for later in the step.
     """
 
@@ -70,7 +72,8 @@ class ReplayedStep:
         self.parameters, self.state = list(parameters), state
         # functions, as methods would form a reference cycle that keeps the recording
         evaluated = partial(_evaluate, evaluate, self.parameters, state)
-        self._replayed = Replayed(evaluated, record, partial(_places, self.parameters, owners))
+        places, changed = partial(_places, self.parameters, owners), partial(_statistics, owners)
+        self._replayed = Replayed(evaluated, record, places, changed=changed)
 
     @property
     def given_up(self) -> str | None:
@@ -93,9 +96,16 @@ class ReplayedStep:
 
 
 def _places(parameters: Sequence[nn.Parameter], owners: Sequence[nn.Module]) -> object:
-    """What a recording depends on: parameters with gradients, and addresses of all arrays."""
+    """What a recording depends on: parameters with gradients, addresses of all arrays, modes."""
     moving = tuple((p.requires_grad, p.data_ptr()) for p in parameters)
-    return moving, tuple(b.data_ptr() for owner in owners for b in owner.buffers())
+    modes = tuple(module.training for owner in owners for module in owner.modules())
+    return moving, modes, tuple(b.data_ptr() for owner in owners for b in owner.buffers())
+
+
+def _statistics(owners: Sequence[nn.Module]) -> list[Tensor]:
+    """Running statistics, which torch's normalisations change in every pass."""
+    modules = [module for owner in owners for module in owner.modules()]
+    return [b for m in modules if isinstance(m, _NormBase) for b in m.buffers(recurse=False)]
 
 
 def _evaluate(

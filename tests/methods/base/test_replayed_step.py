@@ -149,6 +149,51 @@ def test_a_failed_factorisation_is_evaluated_again_and_its_gradient_never_used()
     assert "to raise a jitter" in evaluate.given_up
 
 
+class Normalised(torch.nn.Module):
+    """A factor beside features whose running statistics a step changes."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(2)
+        self.w = torch.nn.Parameter(torch.ones(1))
+
+    def stepped(self, recorder):
+        """A function of x (n, 2) and y (), as ``quadratic``."""
+        root = quadratic(self.w, [])
+
+        def loss_of(x, y):
+            loss, parts = root(x, y)
+            return loss + self.norm(x).square().sum(), parts
+
+        return ReplayedStep(loss_of, list(self.parameters()), recorder, owners=(self,))
+
+
+def test_a_discarded_replay_leaves_running_statistics_as_they_were():
+    found, replays, x = [], [], torch.arange(8.0).view(4, 2).double()
+    fine = torch.zeros(1).double()
+    for recorder in (Recorder(), None):
+        model = Normalised().double()
+        evaluate = model.stepped(recorder)
+        for step in range(EAGER_STEPS + 4):
+            bad = step == EAGER_STEPS + 2  # it needs a jitter, which a recording cannot choose
+            evaluate(x + step, fine + 0.5 + 1e-9 if bad else fine)
+        found.append(list(model.norm.buffers()))
+        replays.append(evaluate.replays)
+    assert replays == [3, 0]  # all but the one that failed
+    assert all(map(torch.equal, *found))
+    assert int(model.norm.num_batches_tracked) == EAGER_STEPS + 4
+
+
+def test_another_mode_of_a_module_is_another_recording():
+    model, recorder = Normalised().double(), Recorder()
+    evaluate, x = model.stepped(recorder), torch.arange(8.0).view(4, 2).double()
+    for expected in (1, 2):
+        for _ in range(EAGER_STEPS + 1):
+            evaluate(x, torch.zeros(1).double())
+        assert recorder.recordings == expected
+        model.eval()
+
+
 def test_a_step_that_cannot_be_recorded_runs_as_it_is(caplog):
     def refuse(body):
         raise RuntimeError("operation not permitted when stream is capturing\nCUDA kernel errors")
