@@ -109,9 +109,9 @@ class Objective(DataSized, Constructed, Generic[ModelT], ABC):
     the same arrays at every step, so that a CUDA graph can replay it (the model must have
     ``fixed_shapes``, too). Buffers are then changed in place (a replaced buffer costs a new
     recording), all random draws come from ``step_draws``, and what ``after_step`` needs is in
-    ``left``. No number may change that is not in a tensor, such as a count of calls: False in a
-    subclass that overrides ``evidence``, ``evidence_of``, ``evidence_given`` or ``loss`` and does
-    not say so itself."""
+    ``left``. No number may change that is not in a tensor, such as a count of calls or a rate of
+    dropout: False in a subclass that overrides ``evidence``, ``evidence_of``, ``evidence_given``,
+    ``loss``, ``before_step``, ``after_step`` or ``after_stall`` and does not say so itself."""
     needs_rows: ClassVar[bool] = False
     """Whether ``evidence_given`` uses the numbers of the rows, ``Batch.rows``."""
     takes_missing_targets: ClassVar[bool] = False
@@ -147,9 +147,11 @@ class Objective(DataSized, Constructed, Generic[ModelT], ABC):
             guard(cls, method, _check_evidence)
         _require_batch(cls)
         own = vars(cls).keys()
-        if own & {"evidence", "evidence_of", "evidence_given", "loss"}:
-            # what the base class says of its own evidence
-            for said in {"elbo", "fixed_shapes"} - own:
+        # what the base class says of its own evidence, and of what changes between steps
+        evidence = {"evidence", "evidence_of", "evidence_given", "loss"}
+        changes = {"before_step", "after_step", "after_stall"}
+        for said, of in (("elbo", evidence), ("fixed_shapes", evidence | changes)):
+            if own & of and said not in own:
                 setattr(cls, said, False)
 
     @abstractmethod

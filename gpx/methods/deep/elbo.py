@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, Protocol, runtime_checkable
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,10 @@ from gpx.methods.base.objective import Evidence, Kind, Objective
 from gpx.methods.base.posterior import Marginals
 from gpx.methods.deep.draws import Draw, Draws
 from gpx.tensor_checks import check_at_least
+
+_plans: WeakKeyDictionary[nn.Module, tuple[object, list[Draw]]] = WeakKeyDictionary()
+"""Model -> what its plan is for, and the plan: what a pass draws. Kept outside of the objective,
+which is pickled and may serve several models."""
 
 
 @runtime_checkable
@@ -72,8 +77,6 @@ class SampledELBO(Objective[Sampled]):
         super().__init__()
         check_at_least(1, num_data=num_data, num_samples=num_samples)
         self.total, self.num_samples, self.expected = num_data, num_samples, expected
-        self._planned: Any = None
-        self._plan: list[Draw] = []
 
     def evidence(
         self,
@@ -105,14 +108,25 @@ class SampledELBO(Objective[Sampled]):
     ) -> tuple[Tensor, ...]:
         """As in ``Objective``: what a pass of ``evidence`` would draw, in the same order.
 
-        The first call for a shape of x makes a pass only to see what is drawn.
+        The first call for a model and a shape of x makes a pass only to see what is drawn.
         """
         if not self.recordable(model):
             return ()
-        kind = x.shape, x.dtype, x.device
-        if kind != self._planned:
-            self._planned, self._plan = kind, self._plan_of(model, x, generator)
-        return tuple(draw(generator) for draw in self._plan)
+        assert isinstance(model, nn.Module)
+        kind = x.shape, x.dtype, x.device, self.num_samples, self.expected
+        known, plan = _plans.get(model, (None, []))
+        if kind != known:
+            plan = self._plan_of(model, x, generator)
+            _plans[model] = kind, plan
+        return tuple(draw(generator) for draw in plan)
+
+    def prepare(
+        self, model: Sampled, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+    ) -> None:
+        """As in ``Objective``; a network may have been changed since an earlier run."""
+        super().prepare(model, x, y, generator=generator)
+        if isinstance(model, nn.Module):
+            _plans.pop(model, None)
 
     def _plan_of(self, model: Sampled, x: Tensor, generator: torch.Generator | None) -> list[Draw]:
         """What a pass draws, seen in one with numbers that are not used."""

@@ -294,7 +294,11 @@ def _modules_before(layer: nn.Module, body: nn.Module) -> list[nn.Module]:
 
 def _repeats(module: nn.Module) -> bool:
     """Whether a module does the same at every call."""
-    hooked = module._forward_hooks or module._forward_pre_hooks
+    hooks = (
+        *(module._forward_hooks, module._forward_pre_hooks),
+        *(module._backward_hooks, module._backward_pre_hooks),
+    )
+    hooked = any(hooks) or "forward" in vars(module)  # or its forward is another function
     # torch makes a class for modules with parametrised attributes
     kind = type(module).__base__ if is_parametrized(module) else type(module)
     known = kind is not None and kind.__module__.split(".")[0] in ("torch", "gpx")

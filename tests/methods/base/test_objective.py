@@ -19,6 +19,7 @@ from gpx.objectives import (
     Evidence,
     ExactMLL,
     Objective,
+    SampledELBO,
 )
 
 
@@ -155,5 +156,12 @@ def test_a_subclass_with_an_evidence_of_its_own_is_not_recorded_unless_it_says_s
     class Named(SVGPELBO):
         pass
 
+    class Falling(SampledELBO):
+        def after_step(self, model):
+            for layer in model.network.modules():
+                layer.keep = 0.5 * (1.0 + getattr(layer, "keep", 1.0))
+
     assert SVGPELBO.fixed_shapes
     assert (Annealed.fixed_shapes, Pure.fixed_shapes, Named.fixed_shapes) == (False, True, True)
+    assert SampledELBO.fixed_shapes
+    assert (Falling.fixed_shapes, Falling.elbo) == (False, True)

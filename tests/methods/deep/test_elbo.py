@@ -1,5 +1,8 @@
 """Draws of a step that are made before it, as recorded steps need them."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 from torch import nn
@@ -58,6 +61,29 @@ def test_draws_made_before_a_step_are_those_of_the_step(name, expected):
     assert torch.equal(sources[0].get_state(), sources[1].get_state())
 
 
+def test_draws_are_those_of_the_model_and_the_options_at_hand():
+    def checked():
+        drawn = objective.step_draws(model, X, generator=torch.Generator().manual_seed(5))
+        found = objective.evidence_given(model, Batch(X, Y), drawn)
+        known = objective.evidence(model, X, Y, generator=torch.Generator().manual_seed(5))
+        assert found.value.item() == known.value.item()
+        return drawn
+
+    objective = SampledELBO(12)
+    for keep in (0.9, 0.2):  # of the same shapes
+        model = deep(covariance="dropout", keep=keep)
+        checked()
+    objective.num_samples = 3
+    before = checked()
+    assert all(len(part) == 3 * len(X) for part in before)
+    for layer in model.modules():
+        if hasattr(layer, "keep"):
+            layer.keep = 0.7
+    objective.prepare(model, X, Y)  # of the next run
+    assert not all(map(torch.equal, checked(), before))
+    assert len(pickle.loads(pickle.dumps(objective)).step_draws(model, X, generator=None)) > 0
+
+
 class Counting(nn.Module):
     """Another function at every call, by a number that no tensor holds."""
 
@@ -77,8 +103,14 @@ def test_networks_that_may_change_from_call_to_call_are_not_recorded():
     plain = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
     assert objective.recordable(made(plain))
     assert not objective.recordable(made(nn.Sequential(nn.Linear(2, 2), Counting())))
-    plain[0].register_forward_hook(lambda *_: None)
-    assert not objective.recordable(made(plain))
+    for change in (
+        lambda layer: layer.register_forward_hook(lambda *_: None),
+        lambda layer: layer.register_full_backward_hook(lambda *_: None),
+        lambda layer: setattr(layer, "forward", Counting()),
+    ):
+        changed = copy.deepcopy(plain)
+        change(changed[0])
+        assert not objective.recordable(made(changed))
 
 
 def test_models_that_draw_by_themselves_are_not_recorded():
