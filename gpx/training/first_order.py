@@ -17,7 +17,7 @@ from gpx.methods.base.batch import Batch
 from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Evidence, Objective
 from gpx.methods.base.optimizer import NOTHING_TRAINED, Optimizer, Session
-from gpx.methods.base.replayed_step import replayed_batches
+from gpx.methods.base.replayed_step import replayed_batches, worth_recording
 from gpx.sampling.batches import BatchOrder, batch_order
 from gpx.training.algorithms import algorithm_class, options_of
 from gpx.training.bounds import checked_bounds
@@ -206,7 +206,10 @@ class FirstOrder(Optimizer):
         def loss_of(evidence: Evidence, x: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
             return objective.loss(evidence, model, x), evidence.parts
 
-        if session.cuda_graphs and objective.recordable(model) and self.parameters:
+        rows = len(session.x)
+        if objective.batching == "minibatch":
+            rows = min(rows, session.batch_size)
+        if session.cuda_graphs and self.parameters and worth_recording(objective, model, rows):
             every = [p for group in self.parameters.values() for p in group]
             for optimiser in self.optimisers.values():
                 if isinstance(optimiser, NaturalGradient):

@@ -20,7 +20,7 @@ from gpx.linalg.processes import sharing
 from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Objective
 from gpx.methods.base.optimizer import NOTHING_TRAINED, Optimizer, Session
-from gpx.methods.base.replayed_step import ReplayedStep
+from gpx.methods.base.replayed_step import ReplayedStep, worth_recording
 from gpx.tensor_checks import check_at_least
 from gpx.training.bounds import checked_bounds
 from gpx.training.evaluation_record import Record
@@ -28,8 +28,6 @@ from gpx.training.evaluation_record import Record
 RECORD_BYTES = 2**26
 """Limit of the recorded gradients, but never fewer than ``MIN_RECORD`` times ``memory`` of them."""
 MIN_RECORD = 5
-MOST_RECORDED_ROWS = 200_000
-"""Above, kernels take longer than their launches, and a recording would only keep its memory."""
 STATIONARY = "GRADIENT"
 """Part of SciPy's message when it stopped because the gradient vanished."""
 
@@ -395,8 +393,7 @@ def _loss(session: Session, x: Tensor, y: Tensor) -> tuple[Tensor, Mapping[str, 
 def _recorded(session: Session, parameters: Sequence[nn.Parameter]) -> ReplayedStep | None:
     """Loss and gradient replayed from a CUDA graph; None where they run as they are."""
     model, objective = session.model, session.objective
-    small = len(session.x) <= MOST_RECORDED_ROWS
-    if not (session.cuda_graphs and objective.recordable(model) and small):
+    if not (session.cuda_graphs and worth_recording(objective, model, len(session.x))):
         return None
     if sharing().count > 1 or not _any_free(parameters):
         return None

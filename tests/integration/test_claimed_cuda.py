@@ -15,6 +15,7 @@ from gpx.kernels import RBF, Kumaraswamy
 from gpx.likelihoods import Gaussian, Ordinal
 from gpx.linalg.replayed import EAGER_STEPS
 from gpx.means import Zero
+from gpx.methods.base import replayed_step
 from gpx.methods.weight_space.group_solves import WeightGroup
 from gpx.models import QSGP
 from gpx.objectives import QuadruplyStochasticELBO
@@ -335,6 +336,21 @@ def test_a_run_of_recorded_steps_is_that_of_steps_as_they_are(train, monkeypatch
     assert recorder.replays == 6 - EAGER_STEPS
     for name in ("test.rmse", "train.evidence"):
         assert found[name] == pytest.approx(expected[name], rel=1e-12)
+
+
+@pytest.mark.parametrize(("rows", "recordings"), [(360, 1), (359, 0)])
+def test_steps_of_more_rows_than_a_recording_is_for_are_not_recorded(
+    train, monkeypatch, rows, recordings
+):
+    monkeypatch.setattr(replayed_step, "MOST_RECORDED_ROWS", rows)
+    with claimed_cuda() as waits:
+        recorder = Capture(waits)
+        replayed = partial(first_order.replayed_batches, record=recorder)
+        monkeypatch.setattr(first_order, "replayed_batches", replayed)
+        options = ["approx=sgpr", "approx.num_inducing=20", "optimizer=adam"]  # all rows at once
+        options += ["trainer.max_steps=4", "trainer.device=cuda"]
+        train(*ARM, *options)
+    assert recorder.recordings == recordings
 
 
 def test_a_run_in_float64_on_a_device_that_is_slow_at_it_says_so(train, monkeypatch, capsys):

@@ -20,6 +20,8 @@ from gpx.linalg.replayed import Record, Replayed, record_cuda_graph
 from gpx.methods.base.batch import Batch
 from gpx.methods.base.objective import Evidence, Objective
 
+MOST_RECORDED_ROWS = 200_000
+"""Above, kernels take longer than their launches, and a recording would only keep its memory."""
 Evaluate = Callable[..., tuple[Tensor, Mapping[str, Tensor]]]
 """Maps a batch x (b, d), y (b,) and its random draws to the loss (), with graph, and its parts."""
 
@@ -121,6 +123,11 @@ def _evaluate(
         [parameter.grad for parameter in parameters],
         None if state is None else state.left,
     )
+
+
+def worth_recording(objective: Objective[Any], model: Any, num_rows: int) -> bool:
+    """Whether steps of so many rows may be recorded, and a replay would be faster."""
+    return num_rows <= MOST_RECORDED_ROWS and objective.recordable(model)
 
 
 def replayed_batches(
