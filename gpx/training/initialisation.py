@@ -77,8 +77,7 @@ class SubsetInitialisation(Initialisation):
     targets with ``starts_by_laplace`` (``SVGP``, ``QSGP``, ``VNNGP``, ``LaplaceGP``) are fitted by
     Laplace's approximation on at most 500 rows (``gpx.training.laplace_start``). With other
     likelihoods the constants of the config stay. For several outputs the sum of their evidences is
-    maximised, with a shared
-    kernel and mean and separate noise variances.
+    maximised, with a shared kernel and mean and separate noise variances.
 
     Known noise variances and weights of rows (``Model.know_noise``) hold in the fit, but by
     Laplace's approximation, which has none; of many rows it takes those that are drawn by their
