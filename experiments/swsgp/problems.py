@@ -1,4 +1,4 @@
-"""Data of the published experiments, or generated stand-ins."""
+"""Data of the published experiments."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ import torch
 from torch import Tensor
 
 from gpx.data import ExtraTable, OriginalTable, load
-
-POINTS = 6000
-"""Rows of each regression stand-in, of which two thirds train a fold."""
 
 
 class Fold(NamedTuple):
@@ -42,21 +39,6 @@ def banana(split: int = 0) -> Fold:
     """The 400 rows, labels -1 and 1."""
     data = load(ExtraTable("banana", split=split), task="binary")
     return Fold(*(t.double() for t in (data.train_x, data.train_y, data.test_x, data.test_y)))
-
-
-def arm(noise: float = 0.05) -> tuple[Tensor, Tensor]:
-    """KIN8NM's stand-in: distance of an arm of eight links from a point, and noise.
-
-    Args:
-        noise: standard deviation, in standard deviations of the distance.
-    """
-    draws = torch.Generator().manual_seed(0)
-    x = torch.pi * (torch.rand(POINTS, 8, generator=draws, dtype=torch.float64) - 0.5)
-    angles = x.cumsum(1)
-    east, north = angles.cos().mean(1), angles.sin().mean(1)
-    distance = ((east - 0.1).square() + (north - 0.1).square()).sqrt()
-    f = (distance - distance.mean()) / distance.std()
-    return x, f + noise * torch.randn(POINTS, generator=draws, dtype=torch.float64)
 
 
 def original(name: str) -> tuple[Tensor, Tensor]:
