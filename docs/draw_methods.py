@@ -84,6 +84,7 @@ CLASSES = {
     "direct_logistic": (*BASIS, "trainer.max_steps=300"),
 }
 OUTPUTS: dict[str, tuple[str, ...]] = {"coregional": ("trainer.max_steps=60",)}
+SLOPES: dict[str, tuple[str, ...]] = {"derivatives": ("trainer.max_steps=60",)}
 MASKS = ("approx.keep=0.9", "approx.predict_samples=10", "trainer.max_steps=250")
 PRETRAINED = ("approx.pretrain_steps=100", "objective.num_samples=2")
 IMAGES = {
@@ -252,6 +253,31 @@ def outputs(method: str, options: tuple[str, ...]) -> tuple[Figure, str]:
     )
 
 
+def slopes(method: str, options: tuple[str, ...]) -> tuple[Figure, str]:
+    """A function of which values and slopes are known in few places, against values alone."""
+    x = np.linspace(0.02, 0.98, 9)
+    own = np.random.default_rng(0).normal(size=(9, 2)) * np.array([0.02, 0.2])
+    y = np.stack([truth(x), 12.0 * np.cos(12.0 * x) - 16.5 * np.sin(25.0 * x)], 1) + own
+    found = fitted(method, x[:, None], y, "kernel=rbf", *options)
+    mean, _, lower, upper = found.predict(GRID[:, None])
+    alone = fitted("exact", x, y[:, 0], "kernel=rbf", *options).predict(GRID[:, None]).mean
+    figure = Figure(figsize=(7.0, 2.8), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(GRID, truth(GRID), color="0.7", linewidth=3, label="function")
+    axes.plot(GRID, mean[:, 0], label=f"approx={method}")
+    axes.fill_between(GRID, lower[:, 0], upper[:, 0], alpha=0.25, linewidth=0)
+    axes.plot(GRID, alone, "k--", linewidth=0.7, label="values alone")
+    for at, (value, slope) in zip(x, y, strict=True):
+        axes.plot([at - 0.012, at + 0.012], value + np.array([-0.012, 0.012]) * slope, "C3")
+    axes.set(xlim=(0.0, 1.0), ylim=(-2.5, 3.2))
+    axes.legend(loc="upper left", fontsize=8, frameon=False, ncols=3)
+    inside = (GRID > 0.0) & (GRID < 1.0)
+    error, lone = (rms((m - truth(GRID))[inside]) for m in (mean[:, 0], alone))
+    return figure, (
+        f"root mean square error to the function {error:.3f}, from values alone {lone:.3f}."
+    )
+
+
 @cache
 def digits() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """400 noisy digits to train on, and test digits."""
@@ -314,6 +340,12 @@ KINDS = (
         "Two outputs of one input, 80 rows, the second with ten times the noise of the first.",
     ),
     Kind(
+        SLOPES,
+        slopes,
+        "A function of which nine values and slopes (red) are known, with noise of standard "
+        "deviation 0.02 and 0.2.",
+    ),
+    Kind(
         IMAGES,
         images,
         "Digits of 8 x 8 pixels with noise, 400 training images and few steps: accuracy over "
@@ -322,5 +354,5 @@ KINDS = (
 )
 
 if __name__ == "__main__":
-    for name in (*REGRESSION, *CLASSES, *OUTPUTS, *IMAGES, *ELSEWHERE):
+    for name in (*REGRESSION, *CLASSES, *OUTPUTS, *SLOPES, *IMAGES, *ELSEWHERE):
         print(name, drawn(name, Path(__file__).parent / "_method_figures").caption)

@@ -81,6 +81,7 @@ FIVE_STEPS = {
         "data=grid_stress", "data.field=rastrigin", "data.shape=[12,12]", "data.gap_share=0.2",
     ),
     "coregional": TWO_TARGETS,
+    "derivatives": (*TWO_TARGETS, "approx.with_respect_to=[0]"),
     "laplace": CLASSES,
     "ep": CLASSES,
     "direct_logistic": (*CLASSES, "approx.num_basis=20"),

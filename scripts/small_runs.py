@@ -22,6 +22,7 @@ RUNS = {
     "coregional of terms": (
         f"{OUTPUTS} approx=coregional approx.num_latents=terms kernel=rbf+linear"
     ),
+    "derivatives": f"{OUTPUTS} approx=derivatives approx.with_respect_to=[x1]",
     "svgp outputs": f"{OUTPUTS} approx=svgp likelihood=gaussian_outputs approx.num_inducing=20",
     "svgp mixed outputs": f"{OUTPUTS} approx=svgp likelihood=mixed_outputs approx.num_inducing=20",
     "svgp varying noise": f"{ARM} approx=svgp likelihood=heteroscedastic approx.num_inducing=20",

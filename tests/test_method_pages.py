@@ -28,7 +28,7 @@ def pages():
 
 def drawn_with(pages):
     draw = pages.draw_methods
-    return {**draw.REGRESSION, **draw.CLASSES, **draw.OUTPUTS, **draw.IMAGES}
+    return {**draw.REGRESSION, **draw.CLASSES, **draw.OUTPUTS, **draw.SLOPES, **draw.IMAGES}
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -40,6 +40,8 @@ class Dataset:
         coding: how inputs are computed from the columns of a table; None: they are its columns.
         target_transform: transform through which targets are to be modelled; train_y and test_y are
             standardised, but not transformed. None: no transform.
+        derivatives: for each target after the first the number of the input by which it is the
+            derivative of the first; empty: they are no derivatives.
         train_noise, test_noise: known noise of each row, standardised; None: unknown.
     """
 
@@ -61,6 +63,7 @@ class Dataset:
     facts: Mapping[str, int | float] = field(default_factory=dict)
     coding: Coding | None = None
     target_transform: TargetTransform | None = None
+    derivatives: tuple[int, ...] = ()
     train_noise: RowNoise | None = None
     test_noise: RowNoise | None = None
 

@@ -9,8 +9,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gpx.data.columns.choice import Choice
 from gpx.data.columns.coding import Coding
 from gpx.data.dataset import Dataset
+from gpx.data.derivative_targets import (
+    derivative_inputs,
+    fit_with_derivatives,
+    scale_derivatives,
+)
 from gpx.data.hints import averaged_gaps, row_counter, skewed_target
 from gpx.data.labels import Task, encode_targets, order_of_numbers, require_all_classes
 from gpx.data.source import DataSource, Rows
@@ -29,7 +35,14 @@ MIN_TARGETS = 2
 """Fewest training values of each of several targets: fewer have no standard deviation."""
 
 
-def load(source: DataSource, *, task: Task, order: Sequence[str] | None = None) -> Dataset:
+def load(
+    source: DataSource,
+    *,
+    task: Task,
+    order: Sequence[str] | None = None,
+    derivatives: bool = False,
+    with_respect_to: Sequence[Choice] | None = None,
+) -> Dataset:
     """Read, split and standardise a data set.
 
     Mean and population standard deviation are those of the training rows. A column that is constant
@@ -40,6 +53,9 @@ def load(source: DataSource, *, task: Task, order: Sequence[str] | None = None) 
         source: data source, with the number of the split.
         task: of the likelihood; determines how targets are encoded.
         order: of classes that are texts, from the lowest to the highest.
+        derivatives: whether targets after the first are its derivatives, which are scaled as the
+            first and the inputs are.
+        with_respect_to: the input of each derivative, by name or number; None: all inputs.
 
     Raises:
         DataError: the data are missing or malformed, the split does not exist, or the targets do
@@ -64,19 +80,25 @@ def load(source: DataSource, *, task: Task, order: Sequence[str] | None = None) 
     x, y = torch.from_numpy(inputs), torch.from_numpy(targets)
     train_x, train_y = x[torch.from_numpy(train)], y[torch.from_numpy(train)]
     test_x, test_y = x[torch.from_numpy(test)], y[torch.from_numpy(test)]
-    _require_targets_in_training(table, train)
+    by = derivative_inputs(with_respect_to, table, coding) if derivatives else ()
+    _require_targets_in_training(table, train, derivatives)
     if task == "ordinal":
         require_all_classes(train_y, labels, table.where)
-    scaler, constant = Standardiser.fit(train_x, train_y, scale_targets=task == "regression")
+    if derivatives:
+        scaler, constant = fit_with_derivatives(train_x, train_y)
+    else:
+        scaler, constant = Standardiser.fit(train_x, train_y, scale_targets=task == "regression")
     for column in unscaled:
         scaler.input_mean[column], scaler.input_scale[column] = 0.0, 1.0
         constant[column] = False
+    if table.input_unit is not None:
+        scaler.input_mean.zero_()
+        scaler.input_scale.fill_(table.input_unit)
+    if derivatives:
+        scale_derivatives(scaler, by, train_y, constant)
     if table.input_unit is None:
         names = (*input_names, *(table.target_names or (table.target_name,)))
         warn_of_constants(f"data {table.name}", names, len(input_names), constant.numpy())
-    else:
-        scaler.input_mean.zero_()
-        scaler.input_scale.fill_(table.input_unit)
     return Dataset(
         name=table.name,
         split=source.split,
@@ -96,6 +118,7 @@ def load(source: DataSource, *, task: Task, order: Sequence[str] | None = None) 
         notes=_notes(source, table, train, task, coding),
         checksums=dict(table.checksums),
         target_names=table.target_names,
+        derivatives=by,
     )
 
 
@@ -122,8 +145,19 @@ def _missing_targets(table: Table) -> str:
     return f"some of {len(missing):,} rows lack a target (only these cells are left out): {listed}"
 
 
-def _require_targets_in_training(table: Table, train: Rows) -> None:
-    """Raise DataError if one of several targets has too few training values."""
+def _require_targets_in_training(table: Table, train: Rows, derivatives: bool) -> None:
+    """Raise DataError if one of several targets has too few training values.
+
+    Derivatives have the scale of the first target, so that they may all be missing.
+    """
+    if derivatives:
+        value = table.target_names[0]
+        if not np.isfinite(table.y[train, 0]).any():
+            raise DataError(
+                f"{table.where}: the target {value!r} has no value in training rows, and its "
+                "derivatives leave open where it lies; give at least one"
+            )
+        return
     for place, name in enumerate(table.target_names):
         there = int(np.isfinite(table.y[train, place]).sum())
         if there < MIN_TARGETS:

@@ -111,6 +111,19 @@ class KernelGradient:
             block = covariances(self.kernel, left)
         self._defer(block, weight, (rows, left))
 
+    def add_total(
+        self, rows: slice, columns: slice, total: Callable[[Kernel, Tensor, Tensor], Tensor]
+    ) -> None:
+        """Add the number () that ``total`` makes of the kernel, x[rows] and x[columns].
+
+        For weighted sums of other things than entries, as of derivatives; differentiated at once.
+        """
+        with torch.enable_grad():
+            left, right = self._leaf(rows), self._leaf(columns)
+            found = total(self.kernel, left, right)
+        self._defer(found, torch.ones_like(found), (rows, left), (columns, right))
+        self._flush()
+
     def hold_cross(self, rows: slice) -> Tensor:
         """The block k(x[rows], z) without a graph; its graph is kept for ``add_cross``."""
         assert self.z is not None

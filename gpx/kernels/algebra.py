@@ -17,6 +17,7 @@ from gpx.constraints import positive_parameter
 from gpx.errors import ConfigError, class_name
 from gpx.kernels.base import Kernel
 from gpx.kernels.constant import Constant
+from gpx.kernels.derivatives import KernelDerivatives, OfProduct, OfSum, Scaled
 from gpx.kernels.tiles import ProductTiles, ScaledTiles, SumTiles
 
 
@@ -90,6 +91,10 @@ class Sum(_Combination):
     def _combine(self, values: list[Any]) -> Any:
         return reduce(operator.add, values)
 
+    def derivatives(self, a: Tensor, b: Tensor) -> KernelDerivatives:
+        """As in ``Kernel``: the sums of the parts'."""
+        return OfSum([k.derivatives(a, b) for k in self.parts])
+
     @property
     def radial_profiles(self) -> tuple[RadialProfile, ...]:
         """Those of all parts, where each has one."""
@@ -128,6 +133,10 @@ class Product(_Combination):
             # products of small factors may be subnormal, which slows down all further operations
             product = torch.hardshrink(product, torch.finfo(torch.float32).tiny)
         return product
+
+    def derivatives(self, a: Tensor, b: Tensor) -> KernelDerivatives:
+        """As in ``Kernel``, by the product rule."""
+        return reduce(OfProduct, [k.derivatives(a, b) for k in self.parts])
 
     @property
     def local(self) -> bool:
@@ -168,6 +177,10 @@ class Scale(Kernel):
     def pairs(self, x1: Tensor, x2: Tensor) -> Tensor:
         """The part's pairs times the scale."""
         return self.scale * self.kernel.pairs(x1, x2)
+
+    def derivatives(self, a: Tensor, b: Tensor) -> KernelDerivatives:
+        """As in ``Kernel``: the part's times the scale."""
+        return Scaled(self.kernel.derivatives(a, b), self.scale)
 
     def tiles(self, x1: Tensor, x2: Tensor | None = None) -> TileSource:
         """As in ``Kernel``: the part's tiles and one more scale."""

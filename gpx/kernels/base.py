@@ -16,6 +16,7 @@ from gpx.backends import DEFAULT_BUDGET, BackendName, RadialPart, RadialProfile,
 from gpx.backends.entries import at_precision_of
 from gpx.constructed import Constructed
 from gpx.errors import ConfigError, NoSpectrum, ShapeError, class_name
+from gpx.kernels.derivatives import ByAutograd, InColumns, KernelDerivatives
 from gpx.kernels.tiles import EvaluatedTiles
 from gpx.operators.kernel_matrix import KernelMatrix
 
@@ -23,6 +24,7 @@ _PAIR_BLOCK = 32
 
 _DESCRIPTIONS = (
     ("pairs",),
+    ("derivatives",),
     ("tiles",),
     ("has_formula", "formula"),
     ("radial_profiles", "radial_parts"),
@@ -176,6 +178,34 @@ class Kernel(Constructed, ABC):
             return torch.vmap(one)(x1, x2)
         blocks = zip(x1.split(_PAIR_BLOCK), x2.split(_PAIR_BLOCK), strict=True)
         return torch.cat([self.evaluate(a, b).diagonal() for a, b in blocks])
+
+    def derivatives(self, a: Tensor, b: Tensor) -> KernelDerivatives:
+        """Derivatives of k(a, b) by single inputs: covariances of f with its partial derivatives.
+
+        Args:
+            a (..., d), b (..., d): inputs, whose leading dimensions are broadcast.
+
+        By default by autograd of ``pairs``, which must be plain torch.
+
+        Raises:
+            ConfigError: the functions are not differentiable, or torch cannot differentiate k
+                twice.
+        """
+        return ByAutograd(self, a, b)
+
+    def _in_columns(
+        self, a: Tensor, b: Tensor, make: Callable[[Tensor, Tensor], KernelDerivatives]
+    ) -> KernelDerivatives:
+        """``derivatives``, of what ``make`` gives for the active columns of a and b."""
+        chosen = [self._select(x.reshape(-1, x.shape[-1])) for x in (a, b)]
+        own, other = (
+            part.reshape(*x.shape[:-1], part.shape[1])
+            for part, x in zip(chosen, (a, b), strict=True)
+        )
+        found = make(own, other)
+        if self.active_dims is None:
+            return found
+        return InColumns(a, b, found, self.active_dims.tolist())
 
     def diagonal(self, x: Tensor) -> Tensor:
         """Prior variance k(x, x) at each row: (n, d) -> (n,), differentiable.

@@ -11,6 +11,7 @@ from torch import Tensor
 from gpx.constraints import positive_parameter
 from gpx.errors import ConfigError, ShapeError
 from gpx.kernels.base import Kernel
+from gpx.kernels.derivatives import KernelDerivatives, Unchanging
 from gpx.kernels.exponential import exponential
 from gpx.kernels.parameters import add_outputscale, per_dimension
 
@@ -84,6 +85,19 @@ class Categorical(Kernel):
     def variance(self, x: Tensor) -> Tensor:
         """The outputscale at every row."""
         return self.outputscale.expand(x.shape[0])
+
+    def derivatives(self, a: Tensor, b: Tensor) -> KernelDerivatives:
+        """As in ``Kernel``: zero by inputs that are in no group.
+
+        Raises:
+            ConfigError: when it is differentiated by an input of a group.
+        """
+        d = a.shape[-1]
+        groups = [list(range(d))] if self.groups is None else self.groups
+        rows = [x.expand(*torch.broadcast_shapes(a.shape, b.shape)) for x in (a, b)]
+        value = self._compare(rows[0], rows[1], tuple(rows[0].shape[:-1]))
+        steps = {column for group in groups for column in group}
+        return Unchanging(a, b, value, self, steps)
 
     def _compare(self, first: Tensor, second: Tensor, shape: tuple[int, ...]) -> Tensor:
         """k (shape) of rows (..., d) that are broadcast against each other."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from gpx.constraints import positive_parameter
 from gpx.errors import ConfigError, ShapeError, class_name
 from gpx.kernels.base import Kernel
+from gpx.kernels.derivatives import KernelDerivatives, Moved, OfFeature, OfProduct, OfSum
 from gpx.kernels.parameters import per_dimension
 
 
@@ -118,6 +119,18 @@ class ChangePoints(Kernel):
         for place, part in enumerate(self.parts[1:], start=1):
             total = total + term(part, place)
         return total
+
+    def derivatives(self, a: Tensor, b: Tensor) -> KernelDerivatives:
+        """As in ``Kernel``, by the product rule of weights and parts."""
+        left, right = Moved(self._weight_columns, a), Moved(self._weight_columns, b)
+        found: list[KernelDerivatives] = []
+        for place, part in enumerate(self.parts):
+            weighing = OfFeature(left, right, place, self.axis)
+            found.append(OfProduct(weighing, part.derivatives(a, b)))
+        return OfSum(found)
+
+    def _weight_columns(self, x: Tensor) -> Tensor:
+        return self.weights(x).mT
 
     @property
     def local(self) -> bool:

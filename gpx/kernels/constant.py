@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gpx.constraints import positive_parameter
 from gpx.kernels.base import Kernel
+from gpx.kernels.derivatives import KernelDerivatives, Unchanging
 
 
 class Constant(Kernel):
@@ -32,6 +33,10 @@ class Constant(Kernel):
     def variance(self, x: Tensor) -> Tensor:
         """The variance at every row."""
         return self.constant.to(x).expand(x.shape[0])
+
+    def derivatives(self, a: Tensor, b: Tensor) -> KernelDerivatives:
+        """As in ``Kernel``: zero."""
+        return Unchanging(a, b, self.constant.to(a))
 
     def draw_frequencies(
         self, count: int, num_inputs: int, *, generator: torch.Generator

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gpx.constraints import positive_parameter
 from gpx.kernels.base import Kernel
+from gpx.kernels.derivatives import KernelDerivatives, OfInnerProduct
 from gpx.kernels.parameters import dimensions, per_dimension
 
 
@@ -49,6 +50,17 @@ class Linear(Kernel):
         """As in ``Kernel``, in O(n d)."""
         left, right = self._weighted(self._select(x1)), self._select(x2)
         return torch.einsum("nd,nd->n", left, right)
+
+    def derivatives(self, a: Tensor, b: Tensor) -> KernelDerivatives:
+        """As in ``Kernel``, in closed form."""
+
+        def make(a: Tensor, b: Tensor) -> KernelDerivatives:
+            self._check_columns(a.reshape(-1, a.shape[-1]), "slope variances")
+            return OfInnerProduct(
+                a, b, self.slope_variance, lambda inner: (inner, torch.ones_like(inner), None)
+            )
+
+        return self._in_columns(a, b, make)
 
     def variance(self, x: Tensor) -> Tensor:
         """Weighted squared norms."""

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError
+from gpx.kernels.derivatives import no_derivatives
 from gpx.kernels.exponential import EXPONENT_FLOOR, exponential
-from gpx.kernels.stationary import Stationary
+from gpx.kernels.stationary import Stationary, safe_root
 
 
 class BySmoothness(ABCMeta):
@@ -133,6 +134,10 @@ class Matern12(Matern):
         """exp(-r)."""
         return exponential(-(r2.sqrt()))
 
+    def slopes(self, r2: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Raises ConfigError: the functions are not differentiable."""
+        raise no_derivatives(self, "its functions are nowhere differentiable")
+
 
 class Matern32(Matern):
     """k = outputscale * (1 + a) exp(-a), a = sqrt(3) r; once differentiable samples."""
@@ -158,6 +163,14 @@ class Matern32(Matern):
         """(1 + a) exp(-a)."""
         a = r2.sqrt() * SQRT3
         return (a + 1.0) * exponential(-a)
+
+    def slopes(self, r2: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(1 + a) exp(-a), -3/2 exp(-a) and 9/4 exp(-a) / a."""
+        root, coincident = safe_root(r2)
+        a = root * SQRT3
+        decay = exponential(-a)
+        second = (2.25 * decay / (a + coincident.to(a))).masked_fill(coincident, 0.0)
+        return (a + 1.0) * decay, -1.5 * decay, second
 
 
 class Matern52(Matern):
@@ -186,3 +199,10 @@ class Matern52(Matern):
         """(1 + a + a^2 / 3) exp(-a)."""
         a = r2.sqrt() * SQRT5
         return (a + r2 * (5.0 / 3.0) + 1.0) * exponential(-a)
+
+    def slopes(self, r2: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(1 + a + a^2 / 3) exp(-a), -5/6 (1 + a) exp(-a) and 25/12 exp(-a)."""
+        a = safe_root(r2)[0] * SQRT5
+        decay = exponential(-a)
+        inner = (a + 1.0) * decay
+        return inner + r2 * (5.0 / 3.0) * decay, (-5.0 / 6.0) * inner, (25.0 / 12.0) * decay

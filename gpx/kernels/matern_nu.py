@@ -12,6 +12,7 @@ from scipy.special import gammaln, kve
 from torch import Tensor
 
 from gpx.errors import ConfigError
+from gpx.kernels.derivatives import no_derivatives
 from gpx.kernels.exponential import EXPONENT_FLOOR
 from gpx.kernels.matern import Matern, Matern12, Matern32, Matern52
 from gpx.linalg.known_gradient import first_derivative_only
@@ -64,6 +65,20 @@ class MaternNu(Matern):
     def of_squared_distance(self, r2: Any) -> Any:
         """The profile; of tensors only."""
         return _Profile.apply(r2, self.nu)
+
+    def slopes(self, r2: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The profile, and multiples of those of smoothness nu - 1 and nu - 2.
+
+        Raises:
+            ConfigError: nu is 2 or less.
+        """
+        nu = self.nu
+        if nu <= 2.0:
+            raise no_derivatives(self, f"it writes them for nu above 2 only, and has nu={nu:g}")
+        first: Any = _Profile.apply(r2 * (nu / (nu - 1.0)), nu - 1.0)
+        second: Any = _Profile.apply(r2 * (nu / (nu - 2.0)), nu - 2.0)
+        by_second = nu * nu / (4.0 * (nu - 1.0) * (nu - 2.0))
+        return self.of_squared_distance(r2), -nu / (2.0 * (nu - 1.0)) * first, by_second * second
 
     @property
     def denominator_normals(self) -> int:

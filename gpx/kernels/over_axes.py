@@ -14,6 +14,7 @@ from gpx.constraints import is_trained, positive_parameter, set_above_floor
 from gpx.errors import ConfigError, DataError, ShapeError
 from gpx.kernels.algebra import Product
 from gpx.kernels.base import Kernel
+from gpx.kernels.derivatives import KernelDerivatives, Scaled
 from gpx.kernels.families import resolve_family
 from gpx.kernels.parameters import add_outputscale, per_dimension
 from gpx.kernels.stationary import Stationary
@@ -92,6 +93,10 @@ class AxisProduct(Product):
 
     def _combine(self, values: list[Any]) -> Any:
         return super()._combine([values[0] * self.outputscale, *values[1:]])
+
+    def derivatives(self, a: Tensor, b: Tensor) -> KernelDerivatives:
+        """As in ``Kernel``: the factors' multiplied, and the outputscale."""
+        return Scaled(super().derivatives(a, b), self.outputscale)
 
     @property
     def has_formula(self) -> bool:

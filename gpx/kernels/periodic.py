@@ -55,6 +55,11 @@ class Periodic(Stationary):
         """exp(-r2 / 2), as ``RBF``."""
         return exponential(r2 * -0.5)
 
+    def slopes(self, r2: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """exp(-r2 / 2), minus a half of it and a quarter of it."""
+        value = self.of_squared_distance(r2)
+        return value, -0.5 * value, 0.25 * value
+
     @property
     def local(self) -> bool:
         """False: rows a period apart are fully correlated."""

@@ -10,6 +10,7 @@ from torch import Tensor
 from gpx.constraints import positive_parameter
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
+from gpx.kernels.derivatives import KernelDerivatives, OfInnerProduct
 from gpx.kernels.parameters import dimensions, per_dimension
 
 
@@ -79,6 +80,22 @@ class Polynomial(Kernel):
         left, right = self._scaled(self._select(x1)), self._scaled(self._select(x2))
         inner = torch.einsum("nd,nd->n", left, right)
         return self.outputscale * (inner + self.offset).pow(self.degree)
+
+    def derivatives(self, a: Tensor, b: Tensor) -> KernelDerivatives:
+        """As in ``Kernel``, in closed form."""
+
+        def outer(inner: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+            at, p = inner + self.offset, self.degree
+            bend = p * (p - 1) * self.outputscale * at.pow(p - 2) if p > 1 else None
+            return self.outputscale * at.pow(p), p * self.outputscale * at.pow(p - 1), bend
+
+        def make(a: Tensor, b: Tensor) -> KernelDerivatives:
+            if self.lengthscale is None:
+                return OfInnerProduct(a, b, a.new_ones(()), outer)
+            self._check_columns(a.reshape(-1, a.shape[-1]))
+            return OfInnerProduct(a, b, 1.0 / self.lengthscale.square(), outer)
+
+        return self._in_columns(a, b, make)
 
     def variance(self, x: Tensor) -> Tensor:
         """Powers of shifted squared norms."""

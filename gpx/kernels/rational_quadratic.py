@@ -47,6 +47,12 @@ class RationalQuadratic(Stationary):
         """alpha."""
         return self.alpha
 
+    def slopes(self, r2: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The profile times 1, -1/(2 t) and (alpha + 1) / (4 alpha t^2), t = 1 + r2 / (2 alpha)."""
+        value, inverse = self.of_squared_distance(r2), 1.0 / (1.0 + r2 / (2.0 * self.alpha))
+        first = -0.5 * value * inverse
+        return value, first, -0.5 * (1.0 + 1.0 / self.alpha) * first * inverse
+
     def of_squared_distance(self, r2: Any) -> Any:
         """(1 + r2 / (2 alpha))^(-alpha)."""
         ratio = r2 / (2.0 * self.alpha)

@@ -37,6 +37,11 @@ class RBF(Stationary):
         """exp(-r2 / 2)."""
         return exponential(r2 * -0.5)
 
+    def slopes(self, r2: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """exp(-r2 / 2), minus a half of it and a quarter of it."""
+        value = self.of_squared_distance(r2)
+        return value, -0.5 * value, 0.25 * value
+
     denominator_normals = 0
 
     def active_frequencies(self, normals: Tensor) -> Tensor:

@@ -13,12 +13,13 @@ from gpx.backends import RadialPart, RadialProfile, TileSource
 from gpx.constraints import positive_parameter
 from gpx.errors import ConfigError, NoSpectrum
 from gpx.kernels.base import Kernel
+from gpx.kernels.derivatives import KernelDerivatives, OfCoordinates, OfDistance
 from gpx.kernels.distances import centre, is_trained
 from gpx.kernels.fused import Profile, squared_distance, stationary_covariance
 from gpx.kernels.parameters import add_outputscale, dimensions, per_dimension
 from gpx.kernels.tiles import StationaryTiles
 
-PROFILE_ATTRIBUTES = ("in_place", "radial_profile", "falls")
+PROFILE_ATTRIBUTES = ("in_place", "radial_profile", "falls", "slopes")
 """Attributes that describe a subclass's profile, reset where a subclass replaces it."""
 SPECTRUM_ATTRIBUTES = ("denominator_normals", "active_frequencies", "log_active_density")
 """Attributes that describe its Fourier transform, likewise."""
@@ -101,6 +102,39 @@ class Stationary(Kernel):
         Use arithmetic, ``r2.sqrt()`` and ``gpx.kernels.exponential.exponential`` only, so that it
         works on torch tensors and on KeOps lazy tensors alike. A square root needs no care at zero.
         """
+
+    def slopes(self, r2: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The profile phi and its first and second derivative by r2, elementwise.
+
+        Differentiable in the profile's parameters. Where the second derivative is infinite at zero
+        but vanishes there beside the first when it is multiplied by r2, it is given as 0.
+
+        By default by autograd of ``of_squared_distance``, for profiles that are smooth functions of
+        r2, not of its root.
+        """
+        keep = torch.is_grad_enabled()
+        with torch.enable_grad():
+            at = r2 if r2.requires_grad else r2.detach().requires_grad_()
+            value = self.of_squared_distance(at)
+            (first,) = torch.autograd.grad(value.sum(), at, create_graph=True)
+            second = torch.zeros_like(first)
+            if first.requires_grad:
+                (second,) = torch.autograd.grad(first.sum(), at, create_graph=True)
+        found = (value, first, second)
+        return found if keep else tuple(part.detach() for part in found)  # type: ignore[return-value]
+
+    def derivatives(self, a: Tensor, b: Tensor) -> KernelDerivatives:
+        """As in ``Kernel``: from ``slopes``, where the covariance is that of the profile."""
+        if type(self).covariance is not Stationary.covariance:
+            return super().derivatives(a, b)
+        if type(self).coordinates is not Stationary.coordinates:
+            return self._in_columns(a, b, lambda a, b: OfCoordinates(self, a, b))
+
+        def make(a: Tensor, b: Tensor) -> KernelDerivatives:
+            self._check_columns(a.reshape(-1, a.shape[-1]))
+            return OfDistance(self, a, b)
+
+        return self._in_columns(a, b, make)
 
     def coordinates(self, x: Tensor) -> Tensor:
         """Coordinates in which the distance is measured: (n, d) -> (n, q); here x / lengthscale."""
@@ -225,3 +259,9 @@ class Stationary(Kernel):
                 "the columns of x; select the columns in the data instead"
             )
         return self
+
+
+def safe_root(r2: Tensor) -> tuple[Tensor, Tensor]:
+    """The root of squared distances, whose slope counts as 0 at 0, and where these are 0."""
+    coincident = r2 == 0.0
+    return r2.masked_fill(coincident, 1.0).sqrt().masked_fill(coincident, 0.0), coincident

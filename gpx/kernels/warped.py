@@ -15,6 +15,7 @@ from gpx.constraints import positive_parameter
 from gpx.constructed import Constructed
 from gpx.errors import ShapeError
 from gpx.kernels.base import Kernel
+from gpx.kernels.derivatives import KernelDerivatives, OfWarp
 from gpx.kernels.parameters import per_dimension
 from gpx.tensor_checks import check_positive
 
@@ -56,6 +57,10 @@ class Warped(Kernel):
     def pairs(self, x1: Tensor, x2: Tensor) -> Tensor:
         """As in ``Kernel``, at the cost of k_1's."""
         return self.kernel.pairs(self.warped(x1), self.warped(x2))
+
+    def derivatives(self, a: Tensor, b: Tensor) -> KernelDerivatives:
+        """As in ``Kernel``, by the chain rule."""
+        return self._in_columns(a, b, lambda a, b: OfWarp(self.kernel, self._map, a, b))
 
     def warped(self, x: Tensor) -> Tensor:
         """g of the active columns: (n, d) -> (n, q)."""

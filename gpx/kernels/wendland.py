@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from gpx.errors import ConfigError, ShapeError
-from gpx.kernels.stationary import Stationary
+from gpx.kernels.stationary import Stationary, safe_root
 
 
 class Wendland(Stationary):
@@ -70,3 +70,12 @@ class Wendland(Stationary):
         """(1 - r)^j (j r + 1), zero from r = 1 on."""
         r = r2.sqrt()
         return (1.0 - r).relu() ** self.power * (r * float(self.power) + 1.0)
+
+    def slopes(self, r2: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The profile, -j (j + 1) (1 - r)^(j - 1) / 2 and its slope, zero from r = 1 on."""
+        root, coincident = safe_root(r2)
+        rest, j = (1.0 - root).relu(), float(self.power)
+        first = -0.5 * j * (j + 1.0) * rest ** (self.power - 1)
+        second = 0.25 * j * (j + 1.0) * (j - 1.0) * rest ** (self.power - 2)
+        second = (second / (root + coincident.to(root))).masked_fill(coincident, 0.0)
+        return rest**self.power * (root * j + 1.0), first, second

@@ -29,6 +29,8 @@ from gpx.methods.eigenfunctions.model import GRIEF
 from gpx.methods.eigenfunctions.posterior import GRIEFPosterior
 from gpx.methods.exact.coregional import CoregionalGP
 from gpx.methods.exact.coregional_posterior import CoregionalPosterior
+from gpx.methods.exact.derivative_posterior import DerivativePosterior
+from gpx.methods.exact.derivatives import DerivativeGP
 from gpx.methods.exact.fully_bayesian import FullyBayesianGP
 from gpx.methods.exact.model import ExactGP, ExactPosterior
 from gpx.methods.exact.subset_of_data import SubsetOfData
@@ -93,6 +95,8 @@ __all__ = [
     "CoregionalPosterior",
     "DeepGP",
     "DeepSVGP",
+    "DerivativeGP",
+    "DerivativePosterior",
     "Direct",
     "DirectLogistic",
     "DirectMixture",

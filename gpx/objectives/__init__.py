@@ -12,6 +12,7 @@ from gpx.methods.direct.network_elbo import DirectNetworkELBO
 from gpx.methods.eigenfunctions.evidence import EigenfunctionEvidence
 from gpx.methods.exact.barely_biased_mll import BarelyBiasedMLL
 from gpx.methods.exact.coregional_mll import CoregionalMLL
+from gpx.methods.exact.derivative_mll import DerivativeMLL
 from gpx.methods.exact.exact_mll import ExactMLL
 from gpx.methods.exact.iterative_mll import IterativeMLL
 from gpx.methods.exact.leave_one_out import LeaveOneOut
@@ -44,6 +45,7 @@ __all__ = [
     "CGLowerBound",
     "CollapsedELBO",
     "CoregionalMLL",
+    "DerivativeMLL",
     "DirectELBO",
     "DirectLogisticBound",
     "DirectMixtureELBO",

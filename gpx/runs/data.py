@@ -37,8 +37,22 @@ def load_run_data(config: DictConfig, source: DataSource | None = None) -> Datas
         GPXError: anything wrong with the data.
     """
     source = build(config, "data") if source is None else source
-    order = config.likelihood.get("order")
-    return load_data(source, task=likelihood_task(config), order=order)
+    order, approx = config.likelihood.get("order"), config.get("approx")
+    task = likelihood_task(config)
+    known = OmegaConf.is_dict(approx) and approx.get("_target_") is not None
+    if known and getattr(target_of(approx, "approx"), "observes_derivatives", False):
+        by = approx.get("with_respect_to")
+        return load_data(
+            source, task=task, order=order, derivatives=True, with_respect_to=_as_columns(by)
+        )
+    return load_data(source, task=task, order=order)
+
+
+def _as_columns(named: Any) -> list[str | int] | None:
+    """Columns as ``approx.with_respect_to`` names them; one of them needs no list."""
+    if named is None:
+        return None
+    return [named] if isinstance(named, (str, int)) else list(named)
 
 
 def hold_out(
@@ -87,6 +101,9 @@ def describe_rows(data: Dataset, held_out: int) -> str:
     if data.num_inputs <= NAMED_INPUTS:
         inputs += f" ({', '.join(data.input_names)})"
     targets = data.target_names or (data.target_name,)
+    slopes = zip(targets[1:], data.derivatives, strict=False)  # without numbers: no derivatives
+    by = [f"{name} (d {targets[0]} / d {data.input_names[i]})" for name, i in slopes]
+    targets = (targets[0], *by) if by else targets
     named = f"target {targets[0]}" if len(targets) == 1 else f"targets {', '.join(targets)}"
     return (
         f"data {data.name} split {data.split}: {data.num_train:,} training and "
@@ -146,6 +163,8 @@ def with_facts(config: DictConfig, data: Dataset, **chosen: str | None) -> DictC
         **before,
         **chosen,
     }
+    if data.derivatives:
+        filled.approx.with_respect_to = list(data.derivatives)
     if OmegaConf.is_dict(filled.get("kernel")):
         node: Any = OmegaConf.to_container(filled.kernel, resolve=False)
         written = with_terms_per_input(node, columns_of_kernel(filled, data))

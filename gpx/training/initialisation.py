@@ -134,12 +134,12 @@ class SubsetInitialisation(Initialisation):
         """
         if self._starts_by_laplace(model, x, y, generator, say):
             return
-        parts = gaussian_parts(model, say)
-        if parts is not None:
+        parts, targets = gaussian_parts(model, say), model.start_targets(y)
+        if parts is not None and targets is not None:
             rows = draw_rows(x, self.num_points, generator)
             known = None if model.row_noise is None else model.row_noise.of(rows)
             self._start(
-                parts, x[rows].double(), y[rows].double(), model.hyperpriors, say, noise=known
+                parts, x[rows].double(), targets[rows].double(), model.hyperpriors, say, noise=known
             )
 
     def _start(

@@ -36,6 +36,7 @@ RUNS = {
     "cglb": [*ARM, "trainer.max_steps=6", "approx.num_inducing=30"],
     "committee": [*ARM, "trainer.max_steps=8", "approx.num_experts=3"],
     "coregional": OUTPUTS,
+    "derivatives": [*OUTPUTS, "approx.with_respect_to=[x1]"],
     "elliptical_slice": [
         *CLASSES,
         "optimizer.chains=2",

@@ -114,6 +114,14 @@ CEILINGS = {
         275,
         6,
     ),
+    "derivatives": (
+        [
+            *("data=npz", "data.path=@two_targets", "approx=derivatives"),
+            "approx.with_respect_to=[0]",
+        ],
+        400,
+        6,
+    ),
     "vecchia": (["approx=vecchia", "data.num_points=600"], 363, 24),
     "grid": (
         [

@@ -79,6 +79,9 @@ MODELS = {
     "CoregionalGP of two latents": lambda: models.CoregionalGP(
         **parts(Constant(), GaussianOutputs(2, 0.05)), num_latents=2, rank=1
     ).double(),
+    "DerivativeGP": lambda: models.DerivativeGP(
+        **parts(Constant(), GaussianOutputs(3, 0.05))
+    ).double(),
     "SubsetOfData": lambda: gaussian(models.SubsetOfData, num_points=20),
     "EffectivePrior": lambda: points(models.EffectivePrior, num_data=NUM),
     "EffectivePrior of degenerate rank": lambda: points(models.EffectivePrior, prior="sor"),
@@ -221,6 +224,7 @@ MODELS = {
 OBJECTIVES = {
     "ExactMLL": ("ExactGP", objectives.ExactMLL),
     "CoregionalMLL": ("CoregionalGP", objectives.CoregionalMLL),
+    "DerivativeMLL": ("DerivativeGP", objectives.DerivativeMLL),
     "LeaveOneOut": ("ExactGP", objectives.LeaveOneOut),
     "MarginalLikelihood": ("ExactGP", objectives.MarginalLikelihood),
     "IterativeMLL": ("ExactGP iterative", objectives.IterativeMLL),

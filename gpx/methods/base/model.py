@@ -196,6 +196,9 @@ class Model(DataSized, ABC):
     """Known noise variance or weight of each training row; None: nothing is known."""
     takes_missing_targets: bool = False
     """Whether single targets of a row with several may be missing (NaN)."""
+    observes_derivatives: bool = False
+    """Whether targets after the first are derivatives of the first by inputs, which
+    ``with_respect_to`` names."""
     takes_row_noise: bool = False
     """Whether it takes a known noise variance or a weight for each row (``know_noise``)."""
     condition_uses_data: bool = True
@@ -373,6 +376,18 @@ class Model(DataSized, ABC):
         if self.row_noise is not None:  # no buffer, as it is no part of the model's state
             self.row_noise = self.row_noise.on(fn(self.row_noise.known).device)
         return found
+
+    def start_targets(self, y: Tensor) -> Tensor | None:
+        """Targets that independent exact processes are fitted to, for a start of hyperparameters.
+
+        Args:
+            y (n,) or (n, p): all training targets.
+
+        Returns:
+            a tensor of the same shape, NaN where a target is left out; None: no such fit. Default:
+            all of them.
+        """
+        return y
 
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
         """Initialise the variational state (inducing points ...) from the data. Default: nothing.

@@ -4,6 +4,9 @@ from gpx.methods.exact.barely_biased_mll import BarelyBiasedMLL
 from gpx.methods.exact.coregional import CoregionalGP
 from gpx.methods.exact.coregional_mll import CoregionalMLL
 from gpx.methods.exact.coregional_posterior import CoregionalPosterior
+from gpx.methods.exact.derivative_mll import DerivativeMLL
+from gpx.methods.exact.derivative_posterior import DerivativePosterior
+from gpx.methods.exact.derivatives import DerivativeGP
 from gpx.methods.exact.exact_mll import ExactMLL
 from gpx.methods.exact.iterative_mll import IterativeMLL
 from gpx.methods.exact.leave_one_out import LeaveOneOut
@@ -16,6 +19,9 @@ __all__ = [
     "CoregionalGP",
     "CoregionalMLL",
     "CoregionalPosterior",
+    "DerivativeGP",
+    "DerivativeMLL",
+    "DerivativePosterior",
     "ExactGP",
     "ExactMLL",
     "ExactPosterior",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -66,6 +66,7 @@ class Piece(NamedTuple):
         of_targets: view of the piece, transposed where the targets of j are in the block's rows.
         of_inputs: index of its entries within the block of rows.
         symmetric: whether it lies on the diagonal, both halves of it.
+        transposed: whether the targets of j, not of i, are in the block's rows.
     """
 
     i: int
@@ -73,6 +74,7 @@ class Piece(NamedTuple):
     of_targets: Tensor
     of_inputs: tuple[Places, Places]
     symmetric: bool
+    transposed: bool
 
     def entries(self, block: Tensor) -> Tensor:
         """The piece's entries of a block of rows: a view where all of its targets are there."""
@@ -91,6 +93,7 @@ class ObservedTargets:
 
     Args:
         y (n, p): NaN where a target is missing.
+        some_empty: whether outputs may have no target at all.
 
     Attributes:
         rows (N,), outputs (N,): their indices in y.
@@ -101,12 +104,12 @@ class ObservedTargets:
         DataError: an output, or all of them, have no target, of one row or more.
     """
 
-    def __init__(self, y: Tensor) -> None:
+    def __init__(self, y: Tensor, *, some_empty: bool = False) -> None:
         present = (~y.isnan()).cpu()
         counts = present.sum(0).tolist()
         if len(y) and not any(counts):
             raise DataError("every target is missing: y holds nothing but NaN")
-        if len(y) and not all(counts):
+        if len(y) and not all(counts) and not some_empty:
             raise DataError(
                 f"output {counts.index(0)} of {y.shape[1]} has no target in any row; leave it out"
             )
@@ -165,7 +168,7 @@ class ObservedTargets:
         at = at - start if isinstance(at, Tensor) else slice(None)
         if isinstance(at, Tensor) and isinstance(to, Tensor):
             at = at[:, None]
-        return Piece(i, j, view, (at, to), symmetric)
+        return Piece(i, j, view, (at, to), symmetric, transposed)
 
     def _within(self, output: int, rows: slice) -> tuple[slice, Places]:
         """Targets of an output in some rows: their places in the list, and their rows."""
@@ -290,8 +293,8 @@ def _weigh(
     def weigh(block: Tensor) -> Tensor:
         weight = torch.zeros_like(block)
         for piece in pieces:
-            i, j, view, _, symmetric = piece
-            share = 0.5 if symmetric else 1.0
+            i, j, view = piece[:3]
+            share = 0.5 if piece.symmetric else 1.0
             piece.add_to(weight, share * between[i, j])
             of_between[i, j] += share * (view * piece.entries(block)).sum()
         return weight
@@ -355,8 +358,33 @@ def observed_log_density(
     not fit.
     Source: Alvarez, Rosasco and Lawrence 2012, section 4.2.
     """
-    targets = ObservedTargets(residual)
-    covariance = ObservedCovariance(kernels, betweens, x, targets)
+    covariance = ObservedCovariance(kernels, betweens, x, ObservedTargets(residual))
+    return targets_log_density(covariance, x, residual, noise, gradient=gradient)
+
+
+class TargetsCovariance(Protocol):
+    """What ``targets_log_density`` needs of the covariance C of the observed targets."""
+
+    targets: ObservedTargets
+
+    def factor(self, noise: Tensor) -> tuple[Tensor, CholeskyReport]:
+        """Upper factor U (N, N), U^T U = C (+ reported jitter), given noise variances (p,)."""
+
+    def gradient(self, twice: Tensor, x: Tensor) -> tuple[list[Tensor], list[KernelGradient]]:
+        """Gradients with respect to matrices between outputs, and to parameters of kernels.
+
+        Args:
+            twice (N, N): two times the gradient with respect to C; symmetric.
+            x (n, d): the inputs, which may require a gradient.
+        """
+
+
+@torch.no_grad()
+def targets_log_density(
+    covariance: TargetsCovariance, x: Tensor, residual: Tensor, noise: Tensor, *, gradient: bool
+) -> tuple[LogDensityTerms, OutputsGradient | None, CholeskyReport]:
+    """As ``observed_log_density``, with the covariance of the targets given."""
+    targets = covariance.targets
     upper, report = covariance.factor(noise)
     known = residual.detach()[targets.rows, targets.outputs]
     alpha = upper_solve(upper, known.unsqueeze(1)).squeeze(1)

@@ -1,0 +1,84 @@
+"""Log marginal likelihood of values and derivatives of one function."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from gpx.kernels.base import Kernel
+from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.gaussian import GaussianOutputs
+from gpx.means.base import Mean
+from gpx.methods.base.objective import Evidence, Facts, Objective
+from gpx.methods.exact.coregional_blocks import ObservedTargets, targets_log_density
+from gpx.methods.exact.coregional_posterior import require_no_infinity
+from gpx.methods.exact.derivative_blocks import Inputs, ObservedDerivatives, prior_means
+
+SOLVER = "cholesky of values and derivatives"
+"""How they are solved with, for metrics."""
+
+
+@runtime_checkable
+class DerivativeModel(Protocol):
+    """What ``DerivativeMLL`` needs of a model."""
+
+    kernel: Kernel
+    mean: Mean
+    likelihood: GaussianOutputs
+
+    @property
+    def inputs(self) -> Inputs:
+        """What each target is differentiated by."""
+
+
+class DerivativeMLL(Objective[DerivativeModel]):
+    """Log marginal likelihood of a ``DerivativeGP`` for the values and derivatives that are there.
+
+    Exactness: exact; warns if float32 is too inaccurate (``FLOAT32_LIMIT``).
+    Cost: N^3/3 multiply-adds for the value and N^3 with the gradient, for N observed values and
+    derivatives, at most n (d + 1); one N x N array and blocks of rows of it.
+    """
+
+    batching = "full"
+    kind = "exact"
+    takes_missing_targets = True
+    models = (DerivativeModel,)
+    made_for = "DerivativeGP"
+    likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (GaussianOutputs,)
+
+    def evidence(
+        self,
+        model: DerivativeModel,
+        x: Tensor,
+        y: Tensor,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> Evidence:
+        """Log marginal likelihood in nats, in float64; parts are those of ``LogDensityTerms``.
+
+        Args:
+            y (n, p): values, then derivatives; NaN where one is missing.
+
+        Raises:
+            DataError: infinite targets, or none at all.
+            ConfigError: the kernel has no derivatives, or x lacks an input.
+        """
+        inputs, noise = model.inputs, model.likelihood.noise_variance.to(y)
+        residual = y - prior_means(model.mean, x, inputs)
+        require_no_infinity(residual.detach())
+        targets = ObservedTargets(residual, some_empty=True)
+        covariance = ObservedDerivatives(model.kernel, inputs, x, targets)
+        terms, found, report = targets_log_density(
+            covariance, x, residual, noise, gradient=torch.is_grad_enabled()
+        )
+        value = terms.total()
+        if found is not None:
+            value = found.attached(value, residual, noise, ())
+        facts: Facts = {
+            "missing_targets": y.numel() - targets.count,
+            "solver": SOLVER,
+            "jitter": report.relative,
+        }
+        return Evidence(value, self.kind, terms._asdict(), report, facts)

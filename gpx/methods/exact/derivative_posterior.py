@@ -1,0 +1,235 @@
+"""The posterior of a function and its derivatives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, MultivariateNormal
+
+from gpx.errors import ConfigError
+from gpx.kernels.base import Kernel
+from gpx.kernels.derivatives import Moved
+from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.gaussian import Gaussian, GaussianOutputs, NoisyOutputs
+from gpx.likelihoods.row_noise import RowNoise
+from gpx.means.base import Mean
+from gpx.methods.base.posterior import (
+    Marginals,
+    Posterior,
+    normal_draws,
+    sampled_functions,
+    untrained,
+)
+from gpx.methods.exact.coregional_posterior import require_no_infinity, target_cholesky
+from gpx.methods.exact.derivative_blocks import DerivativeSystem, as_inputs, prior_means
+from gpx.methods.exact.derivative_mll import SOLVER
+from gpx.methods.exact.model import row_blocks
+from gpx.sampling import SHARED, Frequencies, prior_functions
+from gpx.tensor_checks import check_at_least
+
+
+class DerivativePosterior(Posterior):
+    """Exact posterior process of a function and of its derivatives by some inputs.
+
+    Predictions have a column for the function and one for each of these derivatives, also of those
+    that were never observed. The state holds the training inputs, the residuals and the weights:
+    O(n (d + p)). The factorisation for variances and samples is recomputed when first needed.
+
+    Args:
+        kernel, mean, likelihood, with_respect_to: of ``DerivativeGP``; modules are copied.
+
+    Attributes:
+        inputs (n, d), residual (n, p): the data; NaN where a target is missing.
+        alpha (n, p): C^{-1} residual, zero where a target is missing.
+    """
+
+    data_sized: ClassVar[tuple[str, ...]] = ("inputs", "residual", "alpha")
+    derived: ClassVar[tuple[str, ...]] = ("_made",)
+    inputs: Tensor
+    residual: Tensor
+    alpha: Tensor
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        mean: Mean,
+        likelihood: GaussianOutputs,
+        with_respect_to: Sequence[int],
+    ) -> None:
+        super().__init__()
+        self.kernel, self.mean = untrained(kernel), untrained(mean)
+        self.likelihood = untrained(likelihood)
+        self.with_respect_to = tuple(with_respect_to)
+        self.register_data_sized()
+        self._made: DerivativeSystem | None = None
+
+    @torch.no_grad()
+    def condition_(self, x: Tensor, y: Tensor) -> None:
+        """Condition on x (n, d) and y (n, p), NaN where a target is missing.
+
+        Raises:
+            DataError: infinite targets, or none at all.
+        """
+        residual = y - prior_means(self.mean, x, as_inputs(self.with_respect_to))
+        require_no_infinity(residual)
+        self._made = None
+        self.keep(x, inputs=x, residual=residual)
+        self.keep(x, alpha=self._system().solve(self.residual))
+
+    @torch.no_grad()
+    def _system(self) -> DerivativeSystem:
+        if self._made is None:
+            self._made = DerivativeSystem(
+                self.kernel,
+                as_inputs(self.with_respect_to),
+                self.inputs,
+                self.residual,
+                self.likelihood.noise_variance,
+            )
+        return self._made
+
+    def facts(self) -> dict[str, bool | int | float | str]:
+        """As in ``Posterior``."""
+        return {
+            "solver": SOLVER,
+            "missing_targets": int(self.residual.isnan().sum()),
+            "jitter": 0.0 if self._made is None else self._made.report.jitter,
+        }
+
+    def predict(self, x: Tensor) -> Marginals:
+        """Mean and variance (t, p) of the function and its derivatives at x (t, d), without noise.
+
+        Cost: p N^2 multiply-adds per row, for N observed values and derivatives.
+        """
+        mean, covariance = self.joint_outputs(x)
+        return Marginals(mean, covariance.diagonal(dim1=1, dim2=2).clamp_min(0.0))
+
+    def joint_outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean (t, p) and covariance (t, p, p) of function and derivatives of each row.
+
+        Without noise. Cost: that of ``predict``.
+        """
+        system, p = self._system(), 1 + len(self.with_respect_to)
+        covariance, weights = system.covariance, system.known(self.alpha)
+        mean, found = x.new_empty(len(x), p), x.new_empty(len(x), p, p)
+        for rows in row_blocks(len(x), 3 * p * len(self.inputs) * p, x):
+            cross = covariance.cross(x[rows])
+            root = system.root(cross)
+            own = prior_means(self.mean, x[rows], covariance.inputs)
+            mean[rows] = own + cross @ weights
+            found[rows] = covariance.prior(x[rows]) - root @ root.mT
+        return mean, found
+
+    @torch.no_grad()
+    def outputs_covariance(self, x: Tensor) -> Tensor:
+        """Covariance (t, p, t, p) of function and derivatives at all pairs of t inputs.
+
+        Without noise. Cost: that of ``predict``, and p^2 N multiply-adds for every pair of rows.
+        """
+        system = self._system()
+        root = system.root(system.covariance.cross(x)).flatten(0, 1)
+        prior = system.covariance.between(x, x)
+        return prior - (root @ root.mT).view(prior.shape)
+
+    @torch.no_grad()
+    def sample(self, x: Tensor, num: int = 1, *, generator: torch.Generator) -> Tensor:
+        """``num`` draws (num, t, p) of function and derivatives at x (t, d), exactly and jointly.
+
+        As in ``Posterior``; for kernels without random features, too. Cost: O((p t)^3).
+        """
+        check_at_least(1, num=num)
+        mean = self.predict(x).mean
+        covariance = self.outputs_covariance(x).reshape(mean.numel(), mean.numel())
+        drawn = normal_draws(covariance, num, generator=generator)
+        return mean + drawn.view(num, *mean.shape).to(mean)
+
+    def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:
+        """Joint law of the p targets of each row, correlated as function and derivatives are."""
+        if not isinstance(likelihood, GaussianOutputs):
+            return super().predictive(x, likelihood)
+        return self._law(x, likelihood.noise_variance)
+
+    def predictive_of_rows(
+        self, x: Tensor, likelihood: Gaussian | NoisyOutputs, noise: RowNoise
+    ) -> Distribution:
+        """As ``predictive``; weight w of a row divides the noise of its targets by w."""
+        if not isinstance(likelihood, GaussianOutputs):
+            return super().predictive_of_rows(x, likelihood, noise)
+        return self._law(x, likelihood.noise_of_rows(noise))
+
+    def _law(self, x: Tensor, noise: Tensor) -> MultivariateNormal:
+        """Law of the targets at x (t, d), with noise variances (p,) or (t, p)."""
+        mean, covariance = self.joint_outputs(x)
+        factor = target_cholesky(covariance.double(), noise.double())
+        return MultivariateNormal(mean, scale_tril=factor.to(mean), validate_args=False)
+
+    def with_observations(
+        self,
+        x: Tensor,
+        y: Tensor,
+        likelihood: Gaussian | NoisyOutputs,
+        noise: RowNoise | None = None,
+    ) -> Posterior:
+        """As in ``Posterior``, for y (m, p); conditions on all rows again.
+
+        Raises:
+            ConfigError: ``noise`` is given; the noise is that of each target.
+        """
+        if noise is not None:
+            raise ConfigError(
+                "DerivativeGP has one noise variance for values and one for each derivative, and "
+                "noise= gives each of the further rows its own: leave it out"
+            )
+        parts = (self.kernel, self.mean, self.likelihood)
+        made = DerivativePosterior(*parts, self.with_respect_to)
+        before = prior_means(self.mean, self.inputs, as_inputs(self.with_respect_to))
+        targets = self.residual + before.detach()
+        made.condition_(torch.cat([self.inputs, x]), torch.cat([targets, y]))
+        return made
+
+    @torch.no_grad()
+    def sample_paths(
+        self, num: int, *, generator: torch.Generator, frequencies: Frequencies = SHARED
+    ) -> Callable[[Tensor], Tensor]:
+        """``num`` posterior functions x (t, d) -> (num, t, p) by pathwise conditioning.
+
+        A prior function from random Fourier features and its own derivatives, corrected at the data
+        (Wilson et al. 2020), so that the columns are one function and its derivatives. Exact in the
+        mean; elsewhere as ``frequencies`` says.
+
+        Raises:
+            ConfigError: the kernel has no random Fourier features.
+
+        Cost: O(num N^2) once, O(num p N) per row.
+        """
+        system = self._system()
+        inputs, covariance = system.covariance.inputs, system.covariance
+        functions = prior_functions(
+            self.kernel,
+            num,
+            self.inputs.shape[1],
+            generator=generator,
+            frequencies=frequencies,
+        )
+
+        def prior(x: Tensor) -> Tensor:
+            moved = Moved(lambda rows: functions(rows).mT, x)
+            columns = [moved.at if i is None else moved.by(i) for i in inputs]
+            return torch.stack(columns, 2).transpose(0, 1)
+
+        like = self.residual
+        noise = torch.randn(
+            num, *like.shape, generator=generator, dtype=like.dtype, device=like.device
+        )
+        noise *= self.likelihood.noise_variance.sqrt()
+        weights = system.known(system.solve(self.residual - prior(self.inputs) - noise))
+
+        @sampled_functions(self)
+        def paths(x: Tensor) -> Tensor:
+            known = torch.einsum("tpm,km->ktp", covariance.cross(x), weights)
+            return prior(x) + known + prior_means(self.mean, x, inputs)
+
+        return paths
