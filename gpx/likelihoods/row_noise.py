@@ -55,6 +55,10 @@ class RowNoise(NamedTuple):
         """Noise variances (n,) for the learned s (), differentiable in it."""
         return self.known + self.relative * noise_variance
 
+    def columns(self) -> Tensor:
+        """Known variances (n, p) of the cells of p targets, or (n, 1) of all cells of a row."""
+        return self.known if self.known.ndim > 1 else self.known.unsqueeze(-1)
+
     def of(self, rows: Tensor | slice) -> RowNoise:
         """The noise of the rows with these numbers (m,)."""
         return RowNoise(self.known[rows], self.relative[rows])

@@ -32,6 +32,8 @@ from gpx.methods.exact.coregional_posterior import CoregionalPosterior
 from gpx.methods.exact.derivative_posterior import DerivativePosterior
 from gpx.methods.exact.derivatives import DerivativeGP
 from gpx.methods.exact.fully_bayesian import FullyBayesianGP
+from gpx.methods.exact.independent import IndependentGP
+from gpx.methods.exact.independent_posterior import IndependentPosterior
 from gpx.methods.exact.model import ExactGP, ExactPosterior
 from gpx.methods.exact.subset_of_data import SubsetOfData
 from gpx.methods.experts.committee import Committee
@@ -116,6 +118,8 @@ __all__ = [
     "GridPosterior",
     "HyperPriors",
     "HyperparameterMixture",
+    "IndependentGP",
+    "IndependentPosterior",
     "InducingPosterior",
     "InverseGamma",
     "IterativeOptions",

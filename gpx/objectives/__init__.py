@@ -14,6 +14,7 @@ from gpx.methods.exact.barely_biased_mll import BarelyBiasedMLL
 from gpx.methods.exact.coregional_mll import CoregionalMLL
 from gpx.methods.exact.derivative_mll import DerivativeMLL
 from gpx.methods.exact.exact_mll import ExactMLL
+from gpx.methods.exact.independent_mll import IndependentMLL
 from gpx.methods.exact.iterative_mll import IterativeMLL
 from gpx.methods.exact.leave_one_out import LeaveOneOut
 from gpx.methods.exact.marginal_likelihood import MarginalLikelihood
@@ -59,6 +60,7 @@ __all__ = [
     "ExpertsMLL",
     "GridMLL",
     "HardCutEvidence",
+    "IndependentMLL",
     "InducingELBO",
     "IterativeMLL",
     "LaplaceEvidence",

@@ -21,6 +21,7 @@ from gpx.training.lbfgsb import LBFGSB
 from gpx.training.neighbour_initialisation import NeighbourInitialisation
 from gpx.training.parsimonious_initialisation import ParsimoniousInitialisation
 from gpx.training.progress import Monitor, Progress, StopTraining
+from gpx.training.separate_lbfgsb import SeparateLBFGSB
 from gpx.training.trainer import Trainer
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "Progress",
     "RelevanceSteps",
     "RelevanceVectors",
+    "SeparateLBFGSB",
     "Session",
     "StochasticBlockSteps",
     "StopTraining",

@@ -7,12 +7,11 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
-import scipy.optimize
 import torch
 from torch import Tensor, nn
 
 from gpx.bounds import at_their_floor, bounds_of, remember_bounds
-from gpx.constraints import FLOOR, floor_of, is_trained, positive_parameters
+from gpx.constraints import is_trained, positive_parameters
 from gpx.errors import ConfigError, class_name
 from gpx.kernels.stationary import Stationary
 from gpx.kernels.structure import leaves
@@ -21,7 +20,7 @@ from gpx.likelihoods.gaussian import NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.linalg.processes import sharing
 from gpx.methods.base.model import Hyperparameters
-from gpx.models import ExactGP, Model
+from gpx.models import ExactGP, IndependentGP, Model
 from gpx.objectives import ExactMLL
 from gpx.priors import Priors
 from gpx.tensor_checks import check_at_least
@@ -37,7 +36,8 @@ from gpx.training.laplace_start import (
     start_by_laplace,
 )
 from gpx.training.maximise import Say, maximise
-from gpx.training.several_fits import Fit, best_fit, lengthen
+from gpx.training.separate_start import SeparateStart
+from gpx.training.several_fits import Fit, best_fit, lengthen, noise_evidence
 
 STEP_IN_LENGTHSCALES = 5.0
 """Distance over lengthscale at which two values of an input count as uncorrelated."""
@@ -134,6 +134,9 @@ class SubsetInitialisation(Initialisation):
         """
         if self._starts_by_laplace(model, x, y, generator, say):
             return
+        if isinstance(model, IndependentGP):
+            self._start_separately(model, x, y, generator, say)
+            return
         parts, targets = gaussian_parts(model, say), model.start_targets(y)
         if parts is not None and targets is not None:
             rows = draw_rows(x, self.num_points, generator)
@@ -186,6 +189,47 @@ class SubsetInitialisation(Initialisation):
         for name in dict.fromkeys(floored):  # parameters of the shared kernel only once
             say(f"init: {name}, fitted to {len(x)} points, is at its lower limit")
         take_over(exact, parts)
+
+    def _start_separately(
+        self, model: IndependentGP, x: Tensor, y: Tensor, generator: torch.Generator, say: Say
+    ) -> None:
+        """Fit every target to at most ``num_points`` random rows in which it was observed."""
+        order = torch.randperm(len(x), generator=generator, device=x.device)
+        observed = ~y[order].isnan()
+        few = torch.full_like(y, math.nan)
+        few[order] = y[order].where(observed.cumsum(0) <= self.num_points, math.nan)
+        if any(open_changes(own.kernel, x.shape[1]) for own in model.parts):
+            self._start_in_turn(model, x, few, say)
+            return
+        SeparateStart(
+            model,
+            x,
+            few,
+            max_evaluations=self.max_evaluations,
+            num_starts=self.num_starts,
+            say=say,
+        ).run()
+
+    def _start_in_turn(self, model: IndependentGP, x: Tensor, y: Tensor, say: Say) -> None:
+        """Fit one target after the other, with places for their change points."""
+        cells, noise = model.cells(x, y), []
+        bounds = bounds_of(model.likelihood, "noise_variance")
+        for target in range(model.num_outputs):
+            rows, own = cells.rows(target), model.parts[target]
+            likelihood = model.likelihood.output(target)
+            if bounds is not None:
+                remember_bounds(likelihood, {"noise_variance": bounds})
+            likelihood.requires_grad_(is_trained(model.likelihood, "noise_variance"))
+            self._start(
+                Hyperparameters(own.kernel, own.mean, likelihood),
+                x[rows].double(),
+                y[rows, target].double(),
+                model.hyperpriors,
+                say,
+                noise=cells.known_of(target),
+            )
+            noise.append(likelihood.noise_variance.detach())
+        model.likelihood.noise_variance = torch.stack(noise)
 
     def _starts_by_laplace(
         self, model: Model, x: Tensor, y: Tensor, generator: torch.Generator, say: Say
@@ -280,38 +324,6 @@ def know_noise_of_outputs(exact: Sequence[ExactGP], y: Tensor, noise: RowNoise |
 
 
 @torch.no_grad()
-def noise_evidence(model: ExactGP, x: Tensor, y: Tensor) -> float:
-    """Log density of the targets, nats, if they were independent noise around the model's mean.
-
-    The learned part of the variance is the most probable one not below the likelihood's floor;
-    without known noise of rows it is the variance of the targets around the mean.
-
-    Args:
-        model: whose mean is used, and the noise of rows that it knows.
-        x (n, d), y (n,): without missing targets.
-    """
-    floor = max(floor_of(model.likelihood, "noise_variance"), FLOOR)
-    square = (y - model.mean(x)).square()
-    if model.row_noise is None:
-        variance = max(float(square.mean()), floor)
-        return -0.5 * len(y) * (1.0 + math.log(2.0 * math.pi * variance))
-    known = model.row_noise.like(square)
-    log_floor = math.log(floor)
-
-    def lacking(log_variance: float) -> float:
-        each = known.variance(square.new_tensor(math.exp(log_variance)))
-        return 0.5 * float((math.log(2.0 * math.pi) + each.log() + square / each).sum())
-
-    # beyond what every row asks for the density falls
-    learned = known.relative > 0.0
-    asked = max([2.0 * floor, *(square / known.relative)[learned].tolist()])
-    found = scipy.optimize.minimize_scalar(
-        lacking, bounds=(log_floor, math.log(asked)), method="bounded"
-    )
-    return -min(float(found.fun), lacking(log_floor))
-
-
-@torch.no_grad()
 def lengthen_below_steps(model: Model, x: Tensor, say: Say) -> None:
     """Raise lengthscales that are below a fifth of the smallest step between an input's values.
 
@@ -329,8 +341,12 @@ def lengthen_below_steps(model: Model, x: Tensor, say: Say) -> None:
 
     Cost: one sort of the values of each input whose lengthscale is that short for its range.
     """
-    parts = model.hyperparameters()
-    for kernel in () if parts is None else leaves(parts.kernel):
+    if isinstance(model, IndependentGP):
+        kernels = [own.kernel for own in model.parts]
+    else:
+        parts = model.hyperparameters()
+        kernels = [] if parts is None else [parts.kernel]
+    for kernel in (leaf for each in kernels for leaf in leaves(each)):
         if not (isinstance(kernel, Stationary) and kernel.is_radial):
             continue
         active = kernel.active_dims

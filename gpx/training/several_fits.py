@@ -6,12 +6,14 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import scipy.optimize
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from gpx.constraints import positive_parameters, set_above_floor
+from gpx.constraints import FLOOR, floor_of, positive_parameters, set_above_floor
 from gpx.errors import DidNotConverge, NotPositiveDefinite
 from gpx.kernels.stationary import Stationary
+from gpx.models import ExactGP
 from gpx.training.maximise import Say
 
 SHORTER = (1 / 4, 1 / 16)
@@ -136,3 +138,35 @@ def lengthen(kernel: nn.Module, factor: float) -> None:
     """Multiply every learned lengthscale by ``factor``, but keep it above its floor."""
     for part in with_lengthscales(kernel):
         set_above_floor(part, "lengthscale", factor * part.lengthscale)
+
+
+@torch.no_grad()
+def noise_evidence(model: ExactGP, x: Tensor, y: Tensor) -> float:
+    """Log density of the targets, nats, if they were independent noise around the model's mean.
+
+    The learned part of the variance is the most probable one not below the likelihood's floor;
+    without known noise of rows it is the variance of the targets around the mean.
+
+    Args:
+        model: whose mean is used, and the noise of rows that it knows.
+        x (n, d), y (n,): without missing targets.
+    """
+    floor = max(floor_of(model.likelihood, "noise_variance"), FLOOR)
+    square = (y - model.mean(x)).square()
+    if model.row_noise is None:
+        variance = max(float(square.mean()), floor)
+        return -0.5 * len(y) * (1.0 + math.log(2.0 * math.pi * variance))
+    known = model.row_noise.like(square)
+    log_floor = math.log(floor)
+
+    def lacking(log_variance: float) -> float:
+        each = known.variance(square.new_tensor(math.exp(log_variance)))
+        return 0.5 * float((math.log(2.0 * math.pi) + each.log() + square / each).sum())
+
+    # beyond what every row asks for the density falls
+    learned = known.relative > 0.0
+    asked = max([2.0 * floor, *(square / known.relative)[learned].tolist()])
+    found = scipy.optimize.minimize_scalar(
+        lacking, bounds=(log_floor, math.log(asked)), method="bounded"
+    )
+    return -min(float(found.fun), lacking(log_floor))

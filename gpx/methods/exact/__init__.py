@@ -8,6 +8,9 @@ from gpx.methods.exact.derivative_mll import DerivativeMLL
 from gpx.methods.exact.derivative_posterior import DerivativePosterior
 from gpx.methods.exact.derivatives import DerivativeGP
 from gpx.methods.exact.exact_mll import ExactMLL
+from gpx.methods.exact.independent import IndependentGP
+from gpx.methods.exact.independent_mll import IndependentMLL
+from gpx.methods.exact.independent_posterior import IndependentPosterior
 from gpx.methods.exact.iterative_mll import IterativeMLL
 from gpx.methods.exact.leave_one_out import LeaveOneOut
 from gpx.methods.exact.marginal_likelihood import MarginalLikelihood
@@ -25,6 +28,9 @@ __all__ = [
     "ExactGP",
     "ExactMLL",
     "ExactPosterior",
+    "IndependentGP",
+    "IndependentMLL",
+    "IndependentPosterior",
     "IterativeMLL",
     "LeaveOneOut",
     "MarginalLikelihood",

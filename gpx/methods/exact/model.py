@@ -300,6 +300,11 @@ class ExactPosterior(JointLaw, GaussianPosterior):
             DataError: targets that are not finite.
         """
         self.keep_data(x, y)
+        return self.solve_()
+
+    @torch.no_grad()
+    def solve_(self) -> CholeskyReport:
+        """Condition on the data that are kept already; return the report of the factorisation."""
         factor, report = self._factorise()
         self.alpha = upper_solve(factor, self.residual.unsqueeze(1)).squeeze(1)
         return report
