@@ -83,7 +83,10 @@ CLASSES = {
     ),
     "direct_logistic": (*BASIS, "trainer.max_steps=300"),
 }
-OUTPUTS: dict[str, tuple[str, ...]] = {"coregional": ("trainer.max_steps=60",)}
+OUTPUTS: dict[str, tuple[str, ...]] = {
+    "coregional": ("trainer.max_steps=60",),
+    "independent": ("trainer.max_steps=60",),
+}
 SLOPES: dict[str, tuple[str, ...]] = {"derivatives": ("trainer.max_steps=60",)}
 MASKS = ("approx.keep=0.9", "approx.predict_samples=10", "trainer.max_steps=250")
 PRETRAINED = ("approx.pretrain_steps=100", "objective.num_samples=2")

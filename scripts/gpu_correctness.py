@@ -82,6 +82,7 @@ FIVE_STEPS = {
     ),
     "coregional": TWO_TARGETS,
     "derivatives": (*TWO_TARGETS, "approx.with_respect_to=[0]"),
+    "independent": TWO_TARGETS,
     "laplace": CLASSES,
     "ep": CLASSES,
     "direct_logistic": (*CLASSES, "approx.num_basis=20"),

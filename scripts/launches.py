@@ -82,6 +82,7 @@ TABLE = {
     ),
     "coregional": (*TWO_TARGETS, "trainer.max_steps=3"),
     "derivatives": (*TWO_TARGETS, "approx.with_respect_to=[0]", "trainer.max_steps=3"),
+    "independent": (*TWO_TARGETS, "trainer.max_steps=3"),
     "fully_bayesian": (*DATA, "trainer.max_steps=3"),
     "fully_bayesian_sgpr": (*DATA, "approx.num_inducing=64", "trainer.max_steps=3"),
     "laplace": (*CLASSES, "trainer.max_steps=3"),

@@ -23,6 +23,8 @@ RUNS = {
         f"{OUTPUTS} approx=coregional approx.num_latents=terms kernel=rbf+linear"
     ),
     "derivatives": f"{OUTPUTS} approx=derivatives approx.with_respect_to=[x1]",
+    "independent": f"{OUTPUTS} approx=independent",
+    "independent sum of kernels": f"{OUTPUTS} approx=independent kernel=rbf+linear",
     "svgp outputs": f"{OUTPUTS} approx=svgp likelihood=gaussian_outputs approx.num_inducing=20",
     "svgp mixed outputs": f"{OUTPUTS} approx=svgp likelihood=mixed_outputs approx.num_inducing=20",
     "svgp varying noise": f"{ARM} approx=svgp likelihood=heteroscedastic approx.num_inducing=20",

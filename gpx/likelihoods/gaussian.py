@@ -189,9 +189,9 @@ class NoisyOutputs(Likelihood):
         return self.expected_log_prob_of_rows(y, mean, variance, None)
 
     def noise_of_rows(self, noise: RowNoise | None) -> Tensor:
-        """Noise variances (p,), or (n, p) of rows with weights."""
+        """Noise variances (p,), or (n, p) of rows with weights or known noise."""
         learned = self.noise_variance
-        return learned if noise is None else noise.relative.to(learned).unsqueeze(-1) * learned
+        return learned if noise is None else noise.like(learned).variance(learned)
 
     def log_prob_of_rows(self, y: Tensor, f: Tensor, noise: RowNoise | None) -> Tensor:
         """A row of weight w is the mean of w rows: every noise variance is divided by w."""

@@ -1,4 +1,4 @@
-"""Known differences of the noise variance between rows."""
+"""Known differences of the noise variance between rows, or between cells of several targets."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from gpx.tensor_checks import validation
 class RowNoise(NamedTuple):
     """The noise variance of each row as ``known + relative * s``.
 
-    s is the noise variance that the likelihood learns for all rows.
+    s is the noise variance that the likelihood learns for all rows; with p targets there is one for
+    each, and known variances are (n, p), where a model takes them (``Model.takes_cell_noise``).
 
     Attributes:
-        known (n,): variances in squared (standardised) target units, such as those of repeated
-            measurements; not negative.
+        known (n,), or (n, p): variances in squared (standardised) target units, such as those of
+            repeated measurements; not negative.
         relative (n,): one over the weight of each row, the number of rows it stands for. For other
             than Gaussian noise see ``Likelihood.log_prob_of_rows``.
     """
@@ -29,22 +30,22 @@ class RowNoise(NamedTuple):
 
     @classmethod
     def of_variances(cls, variances: Tensor) -> RowNoise:
-        """Known variances (n,), beside which the likelihood learns one of all rows.
+        """Known variances (n,) or (n, p), beside which the likelihood learns one of all rows, or p.
 
         Raises:
-            ConfigError: not a vector of finite numbers, 0 or more.
+            ConfigError: neither a vector nor a matrix of finite numbers, 0 or more.
         """
-        if not isinstance(variances, Tensor) or variances.ndim != 1:
+        if not isinstance(variances, Tensor) or variances.ndim not in (1, 2):
             given = f"an object of class {class_name(variances)}"
             if isinstance(variances, Tensor):
                 given = f"a tensor {tuple(variances.shape)}"
             raise ConfigError(
-                "known noise must be a tensor (n,) of the variance of every row, or a RowNoise; "
-                f"got {given}"
+                "known noise must be a tensor (n,) of the variance of every row, (n, p) of that of "
+                f"p targets, or a RowNoise; got {given}"
             )
         if not bool(((variances >= 0.0) & variances.isfinite()).all()):
             raise ConfigError("known noise variances must be finite and not negative")
-        return cls(variances, torch.ones_like(variances))
+        return cls(variances, variances.new_ones(len(variances)))
 
     @classmethod
     def plain(cls, like: Tensor) -> RowNoise:
@@ -52,7 +53,9 @@ class RowNoise(NamedTuple):
         return cls(torch.zeros_like(like), torch.ones_like(like))
 
     def variance(self, noise_variance: Tensor) -> Tensor:
-        """Noise variances (n,) for the learned s (), differentiable in it."""
+        """Noise variances (n,) for the learned s (), or (n, p) for (p,); differentiable in it."""
+        if noise_variance.ndim:
+            return self.columns() + self.relative.unsqueeze(-1) * noise_variance
         return self.known + self.relative * noise_variance
 
     def columns(self) -> Tensor:
@@ -87,9 +90,11 @@ class RowNoise(NamedTuple):
 
     def concatenated(self, more: RowNoise) -> RowNoise:
         """The noise of these rows followed by that of ``more``."""
-        return RowNoise(
-            torch.cat([self.known, more.known]), torch.cat([self.relative, more.relative])
-        )
+        known = [self.known, more.known]
+        if self.known.ndim != more.known.ndim:  # one of them knows the same of all targets
+            width = max(each.columns().shape[1] for each in (self, more))
+            known = [each.columns().expand(-1, width) for each in (self, more)]
+        return RowNoise(torch.cat(known), torch.cat([self.relative, more.relative]))
 
 
 def training_noise(model: Any, like: Tensor) -> Tensor:

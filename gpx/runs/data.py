@@ -119,8 +119,9 @@ def require_outputs(data: Dataset, taken: int, by: str) -> None:
         names = ", ".join(data.target_names) or data.target_name
         raise ConfigError(
             f"data {data.name} has {data.num_outputs} targets ({names}) and {by} takes {taken}: "
-            "choose as many target columns, or use approx=coregional or approx=svgp "
-            "likelihood=gaussian_outputs, which take several"
+            "choose as many target columns, or use approx=independent, which models each exactly "
+            "and by itself, or approx=coregional or approx=svgp likelihood=gaussian_outputs, which "
+            "model them together"
         )
 
 
@@ -135,9 +136,9 @@ def require_all_targets(data: Dataset, model: Model, objective: Objective) -> No
         if not takes:
             raise ConfigError(
                 f"data {data.name} lacks {data.missing_targets:,} of {data.train_y.numel():,} "
-                f"training targets, and {class_name(part)} needs them all: use approx=coregional, "
-                "or approx=svgp with likelihood=gaussian_outputs or mixed_outputs, which only skip "
-                "the missing cells, or data.missing=drop, which drops their rows"
+                f"training targets, and {class_name(part)} needs them all: use approx=coregional "
+                "or independent, or approx=svgp with likelihood=gaussian_outputs or mixed_outputs, "
+                "which only skip the missing cells, or data.missing=drop, which drops their rows"
             )
 
 

@@ -161,8 +161,8 @@ def fit(
             ``data=npz``.
         y (n,): numbers, counts or class labels (numbers or texts), depending on the likelihood;
             (n, p) for p outputs. With several outputs NaN marks a missing target
-            (``approx=coregional``, or ``svgp`` with ``likelihood=gaussian_outputs`` or
-            ``mixed_outputs``).
+            (``approx=coregional``, ``independent``, or ``svgp`` with
+            ``likelihood=gaussian_outputs`` or ``mixed_outputs``).
         options: as on the command line, ``group=choice`` or ``name=value``; if one is given twice,
             the last is used. Without ``approx=`` the method is chosen by the data, and
             ``model.choice`` of the metrics says which and why.

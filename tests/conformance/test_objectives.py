@@ -180,10 +180,10 @@ def test_the_state_of_an_objective_travels(name):
 def test_those_that_take_missing_targets_are_listed_and_do():
     named = {name for name in NAMES if getattr(objectives, name).takes_missing_targets}
     # the last one: methods/sparse/test_missing_targets
-    assert named == {"CoregionalMLL", "DerivativeMLL", "SVGPELBO"}
+    assert named == {"CoregionalMLL", "DerivativeMLL", "IndependentMLL", "SVGPELBO"}
 
 
-@pytest.mark.parametrize("name", ["CoregionalMLL", "DerivativeMLL"])
+@pytest.mark.parametrize("name", ["CoregionalMLL", "DerivativeMLL", "IndependentMLL"])
 def test_a_missing_target_leaves_finite_gradients(name):
     model, objective, x, y = problem(name)
     assert model.takes_missing_targets

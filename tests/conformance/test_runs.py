@@ -37,6 +37,7 @@ RUNS = {
     "committee": [*ARM, "trainer.max_steps=8", "approx.num_experts=3"],
     "coregional": OUTPUTS,
     "derivatives": [*OUTPUTS, "approx.with_respect_to=[x1]"],
+    "independent": OUTPUTS,
     "elliptical_slice": [
         *CLASSES,
         "optimizer.chains=2",

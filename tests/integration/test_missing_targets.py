@@ -19,6 +19,7 @@ QUIET = ["trainer.figures=false", "trainer.tensorboard=false", "trainer.baseline
 QUICK = ["init.num_points=100", "init.max_evaluations=5", "trainer.max_steps=8", "kernel=rbf"]
 METHODS = {
     "coregional": ["approx=coregional"],
+    "independent": ["approx=independent"],
     "two latents": ["approx=coregional", "approx.num_latents=2"],
     "terms": ["approx=coregional", "approx.num_latents=terms", "kernel=rbf_plus_linear"],
     "svgp": ["approx=svgp", "likelihood=gaussian_outputs", "approx.num_inducing=15"],
@@ -134,7 +135,8 @@ def test_methods_that_cannot_name_those_that_can(train, table, tmp_path):
     parts = ["approx=deep_svgp", "likelihood=gaussian_outputs", "approx.num_inducing=10", *QUIET]
     words = (
         r"lacks \d+ of 1\d\d training targets, and DeepSVGP needs them all: use "
-        "approx=coregional, or approx=svgp with likelihood=gaussian_outputs or mixed_outputs.*"
+        "approx=coregional or independent, or approx=svgp with likelihood=gaussian_outputs or "
+        "mixed_outputs.*"
         "or data.missing=drop"
     )
     with pytest.raises(ConfigError, match=words):

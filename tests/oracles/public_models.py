@@ -82,6 +82,9 @@ MODELS = {
     "DerivativeGP": lambda: models.DerivativeGP(
         **parts(Constant(), GaussianOutputs(3, 0.05))
     ).double(),
+    "IndependentGP": lambda: models.IndependentGP(
+        **parts(Constant(), GaussianOutputs(2, 0.05))
+    ).double(),
     "SubsetOfData": lambda: gaussian(models.SubsetOfData, num_points=20),
     "EffectivePrior": lambda: points(models.EffectivePrior, num_data=NUM),
     "EffectivePrior of degenerate rank": lambda: points(models.EffectivePrior, prior="sor"),
@@ -225,6 +228,7 @@ OBJECTIVES = {
     "ExactMLL": ("ExactGP", objectives.ExactMLL),
     "CoregionalMLL": ("CoregionalGP", objectives.CoregionalMLL),
     "DerivativeMLL": ("DerivativeGP", objectives.DerivativeMLL),
+    "IndependentMLL": ("IndependentGP", objectives.IndependentMLL),
     "LeaveOneOut": ("ExactGP", objectives.LeaveOneOut),
     "MarginalLikelihood": ("ExactGP", objectives.MarginalLikelihood),
     "IterativeMLL": ("ExactGP iterative", objectives.IterativeMLL),

@@ -147,8 +147,9 @@ def _check_values(model: Model, x: Tensor, y: Tensor, **_: Any) -> None:
         if bool(missing.any()):
             raise DataError(
                 f"{class_name(model)}: {int(missing.sum())} of {y.numel()} targets are missing "
-                "(NaN); leave these rows out, or take model=CoregionalGP(), or model=SVGP() with "
-                "GaussianOutputs() or MixedOutputs(), which skip only the missing cells"
+                "(NaN); leave these rows out, or take model=CoregionalGP() or IndependentGP(), or "
+                "model=SVGP() with GaussianOutputs() or MixedOutputs(), which skip only the "
+                "missing cells"
             )
 
 
@@ -201,6 +202,8 @@ class Model(DataSized, ABC):
     ``with_respect_to`` names."""
     takes_row_noise: bool = False
     """Whether it takes a known noise variance or a weight for each row (``know_noise``)."""
+    takes_cell_noise: bool = False
+    """Whether known noise variances may be those of p targets, (n,) for all of them or (n, p)."""
     condition_uses_data: bool = True
     """Whether ``condition`` depends on the data. If not, their values are not looked at, for which
     a GPU would wait."""
@@ -349,7 +352,8 @@ class Model(DataSized, ABC):
         Args:
             noise: of all training rows, in their order; moved to the model's device. A tensor (n,)
                 of variances, beside which the likelihood learns one of all rows, or a ``RowNoise``:
-                ``RowNoise(variances, torch.zeros_like(variances))`` learns none.
+                ``RowNoise(variances, torch.zeros_like(variances))`` learns none. Models with
+                ``takes_cell_noise`` also take (n, p), those of every cell of p targets.
 
         Raises:
             ConfigError: the model has one noise variance for all rows (``takes_row_noise``), its
@@ -367,7 +371,19 @@ class Model(DataSized, ABC):
                     else "model=SVGP(), which takes weights of rows under any likelihood"
                 )
             )
-        self.likelihood.require_row_noise(noise)
+        if not self.takes_cell_noise:
+            self.likelihood.require_row_noise(noise)
+            if noise.known.ndim > 1:
+                raise ConfigError(
+                    f"{class_name(self)} takes the known noise variance of every row, (n,), got a "
+                    f"tensor {tuple(noise.known.shape)}; model=IndependentGP() and CoregionalGP() "
+                    "take those of every cell of several targets"
+                )
+        elif noise.known.ndim > 1 and noise.known.shape[1] != self.num_outputs:
+            raise ConfigError(
+                f"known noise variances have {noise.known.shape[1]} columns and there are "
+                f"{self.num_outputs} targets: give one column for each, or a vector for all"
+            )
         own = next(self.parameters(), None)
         self.row_noise = noise if own is None else noise.on(own.device)
 

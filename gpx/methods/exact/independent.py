@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -43,6 +43,7 @@ class IndependentGP(Model):
 
     takes_missing_targets = True
     takes_row_noise = True
+    takes_cell_noise = True
     likelihood: GaussianOutputs
     targets: nn.ModuleList
 
@@ -126,9 +127,9 @@ def _one_for_each(name: str, given: Any, kind: type, p: int) -> list[Any]:
     """p modules: copies of one, or those of a list."""
     if isinstance(given, kind):
         return [given, *(copy.deepcopy(given) for _ in range(p - 1))]
-    listed = [*given] if isinstance(given, Iterable) else []
+    listed = [*given] if isinstance(given, (Sequence, nn.ModuleList)) else []
     if len(listed) != p or not all(isinstance(each, kind) for each in listed):
-        found = f"a list of {len(listed)}" if listed else class_name(given)
+        found = f"a list of {len(listed)}" if isinstance(given, list) else class_name(given)
         raise ConfigError(
             f"{name}= of IndependentGP: expected a {name}, of which each of {p} targets has a "
             f"copy, or a list of {p}, got {found}"

@@ -111,7 +111,8 @@ class IndependentPosterior(Posterior):
             for own in self._targets()
         ]
         found = {name: torch.stack([values[name] for values in each]) for name in each[0]}
-        return found | {"likelihood.noise_variance": self.likelihood.noise_variance.detach()}
+        noise = natural_parameters(self.likelihood)
+        return found | {f"likelihood.{name}": value for name, value in noise.items()}
 
     def facts(self) -> dict[str, bool | int | float | str]:
         """As in ``Posterior``."""
