@@ -193,9 +193,10 @@ class SeparateProblem:
         assert found.gradient is not None
         density, by_prior = self.priors(searches.point, active, tried)
         counts = self.counts[active]
-        losses = (found.total().cpu() + density) / -counts
-        gradients = (found.gradient.cpu().double() + by_prior) / -counts[:, None]
-        searches.tell(active, losses, gradients)
+        together = torch.cat([found.total()[:, None], found.gradient.double()], 1).cpu()
+        together += torch.cat([density[:, None], by_prior], 1)  # one transfer for all
+        losses, gradients = (together / -counts[:, None]).split([1, together.shape[1] - 1], 1)
+        searches.tell(active, losses[:, 0], gradients)
         self.parts.write(searches.point.to(like))
 
     def evidence(self, searches: SeparateSearches, targets: Sequence[int]) -> Tensor:

@@ -109,6 +109,7 @@ CEILINGS = {
         2,
     ),
     "coregional": (["data=npz", "data.path=@two_targets", "approx=coregional"], 198, 6),
+    "independent": (["data=npz", "data.path=@two_targets", "approx=independent"], 80, 2),
     "coregional, two latents": (
         ["data=npz", "data.path=@two_targets", "approx=coregional", "approx.num_latents=2"],
         275,
