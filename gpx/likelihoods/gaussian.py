@@ -191,7 +191,7 @@ class NoisyOutputs(Likelihood):
     def noise_of_rows(self, noise: RowNoise | None) -> Tensor:
         """Noise variances (p,), or (n, p) of rows with weights or known noise."""
         learned = self.noise_variance
-        return learned if noise is None else noise.like(learned).variance(learned)
+        return learned if noise is None else noise.like(learned).variances(learned)
 
     def log_prob_of_rows(self, y: Tensor, f: Tensor, noise: RowNoise | None) -> Tensor:
         """A row of weight w is the mean of w rows: every noise variance is divided by w."""

@@ -53,10 +53,12 @@ class RowNoise(NamedTuple):
         return cls(torch.zeros_like(like), torch.ones_like(like))
 
     def variance(self, noise_variance: Tensor) -> Tensor:
-        """Noise variances (n,) for the learned s (), or (n, p) for (p,); differentiable in it."""
-        if noise_variance.ndim:
-            return self.columns() + self.relative.unsqueeze(-1) * noise_variance
+        """Noise variances (n,) for the learned s (), differentiable in it."""
         return self.known + self.relative * noise_variance
+
+    def variances(self, noise_variances: Tensor) -> Tensor:
+        """Noise variances (n, p) for the learned ones of p targets (p,), differentiable in them."""
+        return self.columns() + self.relative.unsqueeze(-1) * noise_variances
 
     def columns(self) -> Tensor:
         """Known variances (n, p) of the cells of p targets, or (n, 1) of all cells of a row."""
