@@ -326,11 +326,12 @@ NEAR_BEST = 30.0
 
 def adam_higher(record: dict[str, Any]) -> list[str]:
     """How soon L-BFGS and Adam near the best bound, where Adam's final one is higher."""
-    runs = {name: record["runs"][name] for name in ("warm start", "cold start", "adam")}
-    tops = {name: max(r["bound"] for r in run) for name, run in runs.items()}
+    names = ("warm start", "cold start", "adam")
+    tops = {name: record["summary"][name]["best bound"] for name in names}
     best = max(tops.values())
     if tops["adam"] <= tops["warm start"]:
         return []
+    runs = {name: record["runs"][name] for name in names}
     near = {
         name: next((i for i, r in enumerate(run, 1) if r["bound"] >= best - NEAR_BEST), None)
         for name, run in runs.items()

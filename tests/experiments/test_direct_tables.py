@@ -219,3 +219,14 @@ def test_errors_far_below_the_published_ones_are_named(tables):
     rows = [row | {"data": "a", "RMSE": 0.8}, row | {"data": "b", "RMSE": 0.9}]
     assert tables.better_than_published(rows)[0].endswith(": a (0.8, published 1.0).")
     assert tables.better_than_published(rows[1:]) == []
+
+
+def test_kegg_is_shown_by_both_readings_of_the_deviation_on_its_first_fold(tables):
+    def fold(split, rmse, sparsity):
+        return {"split": split, "rmse": rmse, "sparsity": sparsity}
+
+    groups = {("kegg", "plain", "whole_set"): [fold(1, 9.0, 9.0), fold(0, 0.28, 97.0)]}
+    assert tables.first_fold_by_the_root(groups) == []
+    groups["kegg", "plain", "whole_set_root"] = [fold(0, 0.22, 93.0)]
+    (said,) = tables.first_fold_by_the_root(groups)
+    assert "RMSE 0.28 and 97 % of zeros, by the root of the variance RMSE 0.22 and 93 %" in said

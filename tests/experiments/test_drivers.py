@@ -174,6 +174,17 @@ def test_settings_of_cglb_traces_are_judged_one_by_one_and_in_the_order_of_m(
     assert [line for line in module.training() if "FAIL: protein, n = 2,000: more" in line]
 
 
+def test_it_is_said_how_soon_lbfgs_is_near_where_adam_ends_higher(script):
+    module = script("cglb/comparison")
+    record = traced(64, 4.0)
+    assert module.adam_higher(record) == []
+    record["summary"]["adam"]["best bound"] = -0.5
+    ways = {"warm start": [-90.0, -20.0, -1.0], "cold start": [-2.0], "adam": [-90.0, -31.0, -0.5]}
+    record["runs"] = {name: [{"bound": value} for value in way] for name, way in ways.items()}
+    said = " ".join(module.adam_higher(record))
+    assert "after 2 evaluations, Adam after 3; Adam ends 0.5 nats higher" in said
+
+
 def test_five_of_six_sets_must_have_the_higher_bound(script):
     module = script("cglb/comparison")
     assert module.enough(5, 1) is True
@@ -309,3 +320,15 @@ def test_a_finished_run_is_not_taken_for_one_of_other_options(script, tmp_path):
     for takes in (module.train_or_resume, lambda given, kept: module.train_in(kept.path, given)):
         with pytest.raises(ValueError, match=r"trainer.max_steps=2, not 3: delete it, or train it"):
             takes([*options, "trainer.max_steps=3"], folder)
+
+
+def test_the_latest_row_of_the_gpu_answers_a_check(script, monkeypatch, tmp_path):
+    module = script("gpu_rows")
+    monkeypatch.setattr(module, "HOUR", tmp_path)
+    assert module.gpu_check("grid of", "large enough") == {"large enough": None}
+    row = {"name": "grid of 9 cells", "value": 1.0, "unit": "s", "note": "4 steps", "card": "A GPU"}
+    lines = [json.dumps(row | {"passed": passed}) for passed in (False, True)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(lines) + "\n")
+    ((what, ok),) = module.gpu_check("grid of", "large enough").items()
+    assert ok
+    assert what.startswith("large enough (A GPU, experiments/gpu/hour: grid of 9 cells: 1 s;")
