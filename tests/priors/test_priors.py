@@ -253,7 +253,7 @@ def test_names_and_optimisers_that_do_not_fit_are_refused(tmp_path):
         run(composed(wrong), RunFolder(tmp_path / "name"))
     with pytest.raises(ConfigError, match="makes steps of its own, which know no priors"):
         run(composed([*options, "approx=qsgp"]), RunFolder(tmp_path / "own"))
-    with pytest.raises(ConfigError, match=r"choose dimension_scaled or lognormal$"):
+    with pytest.raises(ConfigError, match=r"choose dimension_scaled or lognormal or saas$"):
         composed(["data=toy1d", "approx=exact", "prior.median=3"])
     assert QSGP.hyperpriors is None
 
