@@ -193,8 +193,10 @@ def _target_transform(table: Table, train: Rows, task: Task) -> TargetTransform 
 def _row_noise(table: Table, rows: Rows, scaler: Standardiser, task: Task) -> RowNoise | None:
     """Known noise variances of some rows, standardised, and their weights; None without either.
 
+    With several targets the variances are (n, p), as each has a scale of its own.
+
     Raises:
-        DataError: known noise, and the target is not a single real number.
+        DataError: known noise, and targets are not real numbers.
     """
     if table.noise is None and table.weights is None:
         return None
@@ -202,13 +204,15 @@ def _row_noise(table: Table, rows: Rows, scaler: Standardiser, task: Task) -> Ro
     relative = torch.from_numpy(ones if table.weights is None else 1.0 / table.weights[rows])
     if table.noise is None:
         return RowNoise(torch.zeros_like(relative), relative)
-    if task != "regression" or table.target_names:
+    if task != "regression":
         raise DataError(
-            f"{table.where}: noise= needs a single target that is a real number; leave it out "
-            "(weights= may stay)"
+            f"{table.where}: noise= needs targets that are real numbers; leave it out (weights= "
+            "may stay)"
         )
-    known = torch.from_numpy(table.noise[rows]) / scaler.target_scale.square()
-    return RowNoise(known, relative)
+    known = torch.from_numpy(table.noise[rows])
+    if table.target_names and known.ndim == 1:
+        known = known.unsqueeze(1)
+    return RowNoise(known / scaler.target_scale.square(), relative)
 
 
 def warn_of_constants(

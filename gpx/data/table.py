@@ -26,7 +26,8 @@ class Table:
         target_names: for several outputs, p different names; otherwise empty.
         class_names: for a target of texts, the texts in ascending order, and y holds their indices;
             otherwise empty.
-        noise (n,): known noise variance of each target, in its squared unit; None: unknown.
+        noise (n,), or (n, p): known noise variance of each target, in its squared unit; None:
+            unknown. With several targets (n,) is that of all of them.
         weights (n,): number of observations that each row stands for; None: one.
         target_transform: name of the transform through which targets are modelled; None: none.
         coding: how inputs are computed from the columns of x, not fitted yet. x then holds indices

@@ -175,6 +175,14 @@ class NoisyOutputs(Likelihood):
         noise = torch.full((num_outputs,), noise_variance, dtype=torch.float64)
         positive_parameter(self, "noise_variance", noise, floor=noise_floor)
 
+    def require_row_noise(self, noise: RowNoise) -> None:
+        """Accepts weights; models that know the noise of every cell do not ask."""
+        if bool((noise.known != 0.0).any()):
+            raise ConfigError(
+                "known noise (noise=) of several targets is taken by model=IndependentGP() and "
+                "CoregionalGP(): choose one of these, leave it out, or give weights="
+            )
+
     def output(self, place: int) -> Gaussian:
         """A Gaussian likelihood with the current noise variance of one output."""
         noise = self.noise_variance.detach()

@@ -64,6 +64,21 @@ class RowNoise(NamedTuple):
         """Known variances (n, p) of the cells of p targets, or (n, 1) of all cells of a row."""
         return self.known if self.known.ndim > 1 else self.known.unsqueeze(-1)
 
+    def of_target(self, target: int) -> RowNoise:
+        """The noise of the cells of one of p targets."""
+        columns = self.columns()
+        return RowNoise(columns[:, target if columns.shape[1] > 1 else 0], self.relative)
+
+    def packed(self) -> Tensor:
+        """As one tensor (n, q + 1), q = 1 or p columns of known variances first, to be kept."""
+        return torch.cat([self.columns(), self.relative.unsqueeze(-1)], -1)
+
+    @classmethod
+    def unpacked(cls, kept: Tensor) -> RowNoise:
+        """The noise of a ``packed`` tensor."""
+        known = kept[:, :-1]
+        return cls(known[:, 0] if known.shape[1] == 1 else known, kept[:, -1])
+
     def of(self, rows: Tensor | slice) -> RowNoise:
         """The noise of the rows with these numbers (m,)."""
         return RowNoise(self.known[rows], self.relative[rows])

@@ -169,7 +169,8 @@ def fit(
         test: inputs and targets that test metrics are computed on. None: a tenth of the rows is
             held out for that and not trained on (``data.split``, ``data.test_fraction``; 0: none).
         noise (n,): known noise variance of each row, in the squared unit of y, added to the learned
-            noise variance.
+            noise variance; with p targets also (n, p), one for each cell, and any number where a
+            target is missing (``approx=independent``, ``coregional``).
         weights (n,): how many observations each row stands for, for targets of any kind. Noise and
             weights are taken by ``approx=exact``, ``sod``, ``vecchia``, ``sgpr``, ``fitc``,
             ``fic``, ``sor``, ``dtc`` and, with other likelihoods, too, by ``svgp``, ``swsgp``,

@@ -93,24 +93,25 @@ def row_noise(
     """Known noise variances of rows, standardised, in the dtype and on the device of x.
 
     Args:
-        noise (n,): in the squared unit of the target.
+        noise (n,), or (n, p) for p targets: in the squared units of the targets.
         x (n, d): inputs of the rows.
         scaler, transform: as for ``standardised_targets``.
 
     Raises:
-        ConfigError: the target is transformed, or there are several.
+        ConfigError: the target is transformed.
         ShapeError: another number of rows, or a negative variance.
         DTypeError: not real numbers.
     """
     if transform is not None:
         raise ConfigError("noise= cannot be used with a transformed target: leave it out")
-    if scaler.target_scale.ndim:
-        raise ConfigError("noise= is for one target, and this model has several: leave it out")
-    known = torch.from_numpy(real_array(noise, "noise variances"))
-    if known.shape != x.shape[:1] or not bool((known >= 0.0).all()):
+    known, scale = torch.from_numpy(real_array(noise, "noise variances")), scaler.target_scale
+    cells = (len(x), *scale.shape)
+    if known.shape not in (x.shape[:1], cells) or not bool((known >= 0.0).all()):
+        shapes = f"{len(x)} variances" + (f", or {cells[0]} x {cells[1]} of them" * scale.ndim)
         raise ShapeError(
-            f"noise must be {len(x)} variances, none of them negative, got an array of "
-            f"shape {tuple(known.shape)}"
+            f"noise must be {shapes}, none of them negative, got an array of shape "
+            f"{tuple(known.shape)}"
         )
-    known = known / scaler.target_scale.square()
-    return RowNoise(known, torch.ones_like(known)).like(x)
+    if scale.ndim and known.ndim == 1:
+        known = known.unsqueeze(1)
+    return RowNoise.of_variances(known / scale.square()).like(x)

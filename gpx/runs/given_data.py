@@ -29,8 +29,8 @@ class GivenData:
 
     Attributes:
         arrays: ``x`` (n, d), or ``x1``, ``x2``, ... (n,) if inputs are not all numbers; ``y`` (n,),
-            also of texts, or (n, p); and if given ``noise`` and ``weights`` (n,), and ``test``
-            (n,), which marks the test rows.
+            also of texts, or (n, p); and if given ``noise`` (n,) or (n, p), ``weights`` (n,), and
+            ``test`` (n,), which marks the test rows.
         input_names, target_name, target_names: of a data frame; None without names.
     """
 
@@ -95,10 +95,12 @@ def given_data(
         if values is None:
             continue
         arrays[name] = real_array(values, name)
-        if arrays[name].shape != arrays["y"].shape[:1]:
+        rows, cells = arrays["y"].shape[:1], arrays["y"].shape
+        by_cell = name == "noise" and len(cells) > 1
+        if arrays[name].shape != rows and not (by_cell and arrays[name].shape == cells):
             raise ShapeError(
-                f"{name}= has shape {arrays[name].shape}, expected {arrays['y'].shape[:1]}: one "
-                "number for each row"
+                f"{name}= has shape {arrays[name].shape}, expected {rows}: one number for each row"
+                + (f", or {cells}: one for each target of it" if by_cell else "")
             )
     several = arrays["y"].ndim == 2
     target_names = _column_names(y, "targets") if several else None
@@ -128,7 +130,7 @@ def _with_test_rows(
         if ours != theirs:
             raise ShapeError(f"test {what} have {theirs} columns, training {what} {ours}")
     for name in ROW_VALUES.keys() & arrays.keys():
-        more[name] = np.full(len(more["y"]), ROW_VALUES[name])
+        more[name] = np.full((len(more["y"]), *arrays[name].shape[1:]), ROW_VALUES[name])
     both = {name: _joined(arrays[name], more[name], name) for name in arrays}
     return {**both, "test": np.repeat([False, True], [len(arrays["y"]), len(more["y"])])}
 

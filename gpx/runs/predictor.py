@@ -112,8 +112,11 @@ class Predictor:
         the transform.
         """
         likelihood = self.likelihood
-        if noise is not None and not isinstance(likelihood, Gaussian) and noise.known.any():
-            raise ConfigError("known noise adds to that of likelihood=Gaussian() only")
+        normal = isinstance(likelihood, (Gaussian, NoisyOutputs))
+        if noise is not None and not normal and noise.known.any():
+            raise ConfigError(
+                "known noise adds to that of likelihood=Gaussian() or GaussianOutputs() only"
+            )
 
         def law(x: Tensor, rows: Tensor | None) -> torch.distributions.Distribution:
             # with other likelihoods weights only matter in training
@@ -135,7 +138,7 @@ class Predictor:
                 these may have (``gpx.runs.gaps``). A model of images takes images too: (n, h, w),
                 or with channels first or last.
             noise (n,): known noise variance of each row, added to the learned one, in the squared
-                unit of the target; None: none.
+                unit of the target; (n, p) for p targets; None: none.
 
         Raises:
             ShapeError: another number of columns than in training, or of variances than of rows.
@@ -169,16 +172,17 @@ class Predictor:
             inputs (m, d): as for ``predict``.
             targets (m,), or (m, p): in the data's own unit; NaN where one of several is missing.
                 For one row also a number, or (p,).
-            noise (m,): known noise variances, as for ``predict``.
+            noise (m,), or (m, p): known noise variances, as for ``predict``.
 
         Returns:
             a predictor, which can be conditioned again.
 
         Raises:
             ShapeError, DTypeError, DataError: as ``predict``, also for targets.
-            ConfigError: noise with a target transform, or with several targets.
+            ConfigError: noise with a target transform.
             NotAvailable: the noise is not Gaussian, predictions are recalibrated, or the posterior
-                cannot be conditioned on rows (with several targets only ``CoregionalGP`` can).
+                cannot be conditioned on rows (with several targets ``CoregionalGP`` and
+                ``IndependentGP`` can).
 
         Cost: n^2 m + m^3 for an exact Gaussian process, M^2 m + m^3 with M inducing points.
         """

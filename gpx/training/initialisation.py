@@ -316,11 +316,12 @@ def know_noise_of_outputs(exact: Sequence[ExactGP], y: Tensor, noise: RowNoise |
 
     Args:
         y (n,) or (n, p): NaN where one of p targets is missing.
-        noise: of the n rows; None: nothing is known.
+        noise: of the n rows, or of their cells; None: nothing is known.
     """
     if noise is not None:
-        for each, own in zip(exact, y.reshape(len(y), -1).unbind(1), strict=True):
-            each.know_noise(noise.of(~own.isnan()))
+        columns = y.reshape(len(y), -1).unbind(1)
+        for place, (each, own) in enumerate(zip(exact, columns, strict=True)):
+            each.know_noise(noise.of_target(place).of(~own.isnan()))
 
 
 @torch.no_grad()

@@ -206,8 +206,8 @@ def test_what_cannot_be_added_says_so():
         fitted.condition(X[50:], Y[50:, 0])
     with pytest.raises(DataError, match="targets: found inf"):
         fitted.condition(X[50:], np.where(np.isnan(Y[50:]), np.inf, Y[50:]))
-    with pytest.raises(ConfigError, match="noise= is for one target"):
-        fitted.condition(X[50:], Y[50:], noise=np.ones(30))
+    with pytest.raises(ShapeError, match="noise must be 30 variances, or 30 x 2 of them"):
+        fitted.condition(X[50:], Y[50:], noise=np.ones((30, 3)))
     sparse = gpx.fit(X, Y, *METHODS["svgp"], *QUICK, *QUIET, quiet=True, keep=False)
     assert isinstance(sparse.model.likelihood, GaussianOutputs)
     with pytest.raises(NotAvailable, match="takes further rows of one target, and these have 2"):

@@ -261,7 +261,7 @@ def test_weights_by_row(train, noisy):
         (
             (),
             ["likelihood=poisson", "approx=svgp"],
-            "needs a single target that is a real number|count",
+            "needs targets that are real numbers|count",
         ),
     ],
 )

@@ -94,7 +94,7 @@ class Coding:
             from each category as these are from each other, with a warning in the log; ``refuse``:
             an error.
         identifier: name of the column that identifies rows and is not an input; None: none.
-        noise: name of the column of known noise variances; None: none.
+        noise: names of the columns of known noise variances: none, one, or one for each target.
         max_categories: most categories that a column may have in training rows.
     """
 
@@ -102,7 +102,7 @@ class Coding:
     missing: Missing = "refuse"
     unseen: Unseen = "apart"
     identifier: str | None = None
-    noise: str | None = None
+    noise: tuple[str, ...] = ()
     max_categories: int = 100
 
     def __post_init__(self) -> None:
@@ -248,7 +248,7 @@ class Coding:
             "missing": self.missing,
             "unseen": self.unseen,
             "identifier": self.identifier,
-            "noise": self.noise,
+            "noise": list(self.noise),
             "columns": [
                 {
                     "name": coded.column.name,
@@ -287,7 +287,11 @@ class Coding:
             if several and not (indicator and len(several) == STAND_INS and allowed.all()):
                 raise ValueError(f"the column {name!r} has invalid stand-ins {several}")
             columns.append(CodedColumn(Column(name, kind, texts, form), fill, indicator, several))
-        names = state["identifier"], state["noise"]
-        if not all(isinstance(name, (str, type(None))) for name in names):
-            raise ValueError(f"{names} are not names of columns")
-        return cls(tuple(columns), state["missing"], state["unseen"], *names)
+        identifier, noise = state["identifier"], state["noise"]
+        # of early versions: one name, or None
+        noise = [] if noise is None else [noise] if isinstance(noise, str) else noise
+        named = isinstance(identifier, (str, type(None))) and isinstance(noise, list)
+        if not named or not all(isinstance(name, str) for name in noise):
+            raise ValueError(f"{identifier} and {noise} are not names of columns")
+        missing, unseen = state["missing"], state["unseen"]
+        return cls(tuple(columns), missing, unseen, identifier, tuple(noise))

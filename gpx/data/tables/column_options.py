@@ -59,8 +59,8 @@ class GivenRows:
     Attributes:
         inputs: at least one column.
         targets: one column or several.
-        noise, weights: one column each: known noise variances of the target, and the number of
-            observations that each row stands for; None: none.
+        noise: one column of known noise variances, or one for each of several targets; None: none.
+        weights: one column, the number of observations that each row stands for; None: none.
     """
 
     inputs: Frame
@@ -94,6 +94,12 @@ def table_of(
         Column(rows.targets.names[i]) if several else options.column(rows.targets, i)
         for i in range(len(rows.targets.names))
     ]
+    if rows.noise is not None and len(rows.noise.names) not in (1, len(targets)):
+        raise DataError(
+            f"{rows.noise.where}: noise= has {len(rows.noise.names)} columns and there are "
+            f"{len(targets)} targets: give one column of variances for each, in the order of the "
+            "targets, or a single one for all"
+        )
     if targets[0].kind == "date":
         raise DataError(
             f"{rows.targets.place(0, 0)}: the target holds dates, expected numbers or classes"
@@ -120,7 +126,7 @@ def table_of(
         there = np.unique(y[:, 0]).astype(int)
         classes, y = tuple(classes[code] for code in there), np.searchsorted(there, y).astype(float)
     coding = replace(options.policies, columns=tuple(map(CodedColumn, columns)))
-    carried = coding.identifier is not None or coding.noise is not None
+    carried = coding.identifier is not None or bool(coding.noise)
     needed = options.policies.missing == "mean" or carried or not coding.plain
     names = rows.targets.names
     return Table(
@@ -133,7 +139,7 @@ def table_of(
         labels=_unscaled(rows.inputs, options),
         coding=coding if needed else None,
         test_masks=test_masks,
-        noise=noise[:, 0] if noise.size else None,
+        noise=(noise if noise.shape[1] > 1 else noise[:, 0]) if noise.size else None,
         weights=weights[:, 0] if weights.size else None,
         notes=notes,
         **about,
@@ -149,9 +155,10 @@ def _unscaled(inputs: Frame, options: ColumnOptions) -> tuple[int, ...]:
 def _numbers(
     rows: GivenRows, columns: Sequence[Column], targets: Sequence[Column], options: ColumnOptions
 ) -> tuple[Floats, Floats, Floats, Floats]:
-    """Inputs (n, d), targets (n, p), noise and weights (n, 0 or 1); NaN for missing values.
+    """Inputs (n, d), targets (n, p), noise (n, 0, 1 or p) and weights (n, 0 or 1).
 
-    If there are several targets, some may be missing in any case.
+    Missing values are NaN. If there are several targets, some may be missing in any case; so may
+    the noise variance of a missing target, which is 0 then.
     """
     dropped = options.policies.missing == "drop"
     allowed = options.policies.missing != "refuse"
@@ -164,7 +171,10 @@ def _numbers(
             f"{frame.place(row, 0)}: found the class {frame.columns[0][row]!r}, which no training "
             "row has; remove such rows from the test set"
         )
-    noise = none if rows.noise is None else noise_variances(rows.noise, dropped)[:, None]
+    noise = none
+    if rows.noise is not None:
+        absent = np.isnan(y) if len(rows.noise.names) == y.shape[1] > 1 else None
+        noise = noise_variances(rows.noise, dropped, absent)
     weights = none if rows.weights is None else _weights(rows.weights, dropped)[:, None]
     return x, y, noise, weights
 
@@ -178,17 +188,27 @@ def _stacked(frame: Frame, columns: Sequence[Column], missing: bool, hint: str =
     return np.column_stack(made)
 
 
-def noise_variances(frame: Frame, missing: bool = False) -> Floats:
-    """The single column of a frame as noise variances (n,).
+def noise_variances(frame: Frame, missing: bool = False, absent: Mask | None = None) -> Floats:
+    """The columns of a frame as noise variances (n, q).
 
     Args:
-        frame: of one column.
+        frame: of q columns.
         missing: whether values may be missing; they become NaN.
+        absent (n, q): missing targets, whose noise variance may be missing and becomes 0.
 
     Raises:
         DataError: a value is not a number, or negative.
     """
-    found = _stacked(frame, [Column(frame.names[0])], missing, TARGET_HINT)[:, 0]
+    columns = [Column(name) for name in frame.names]
+    found = _stacked(frame, columns, missing or absent is not None, TARGET_HINT)
+    if absent is not None:
+        found[absent & np.isnan(found)] = 0.0
+        if not missing and np.isnan(found).any():
+            row, column = map(int, np.argwhere(np.isnan(found))[0])
+            raise DataError(
+                f"{frame.place(row, column)}: the noise variance of a target is missing; give it, "
+                "or leave out the target's value in this row as well"
+            )
     expected = "a noise variance (0 or more, in the squared unit of the target)"
     _require(frame, found, found < 0.0, expected)
     return found
@@ -196,11 +216,12 @@ def noise_variances(frame: Frame, missing: bool = False) -> Floats:
 
 def _weights(frame: Frame, missing: bool) -> Floats:
     found = _stacked(frame, [Column(frame.names[0])], missing, TARGET_HINT)[:, 0]
-    _require(frame, found, found <= 0.0, "a weight above 0; remove the row")
+    _require(frame, found[:, None], found[:, None] <= 0.0, "a weight above 0; remove the row")
     return found
 
 
 def _require(frame: Frame, values: Floats, bad: Mask, expected: str) -> None:
     if bad.any():
-        row = int(bad.argmax())
-        raise DataError(f"{frame.place(row, 0)}: found {values[row]:g}, expected {expected}")
+        row, column = map(int, np.argwhere(bad)[0])
+        value = values[row, column]
+        raise DataError(f"{frame.place(row, column)}: found {value:g}, expected {expected}")

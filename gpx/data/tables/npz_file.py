@@ -43,8 +43,9 @@ class NPZFile(DataSource):
         target_names: of the p > 1 columns of y; None: y1, y2, ...
         split, test_fraction, root, split_seed: as for every source; ``path`` is relative to
             ``root`` if that is given.
-        noise, weights: names of arrays (n,): known noise variances of the targets, and the number
-            of observations that each row stands for; as for ``TableFile``.
+        noise: name of an array (n,), or (n, p) for p targets, of their known noise variances; as
+            for ``TableFile``.
+        weights: name of an array (n,) of the number of observations that each row stands for.
         missing, categories, dates, date_format, unseen, max_categories, target_transform: as for
             ``TableFile``, with columns by name; NaN, NaT and empty texts are missing values.
         unscaled: as for ``TableFile``; numbers count the input columns from 0.
@@ -86,7 +87,7 @@ class NPZFile(DataSource):
         self.unscaled = [] if unscaled is None else as_list(unscaled)
         self.target_names = None if target_names is None else tuple(map(str, target_names))
         self.options = ColumnOptions(
-            Coding((), missing, unseen, None, noise, max_categories),
+            Coding((), missing, unseen, None, () if noise is None else (noise,), max_categories),
             None if categories in (AUTO, KERNEL) else tuple(map(str, as_list(categories))),
             None if dates == AUTO else tuple(map(str, as_list(dates))),
             date_format,
@@ -114,7 +115,7 @@ class NPZFile(DataSource):
         for name in (*(self.options.categories or ()), *(self.options.dates or ())):
             named_column((*inputs.names, *targets.names), name, str(path))
         further = {
-            option: self._of_rows(path, array, len(targets), option)
+            option: self._of_rows(path, array, targets, option)
             for option, array in (("noise", self.noise), ("weights", self.weights))
             if array is not None
         }
@@ -158,14 +159,19 @@ class NPZFile(DataSource):
         names = self.target_names or (self.target_name or self.y,)
         return _frame(path, names, [plain_values(y, self.y)])
 
-    def _of_rows(self, path: Path, name: str, rows: int, option: str) -> Frame:
-        """An array with a number for each row, as a frame."""
+    def _of_rows(self, path: Path, name: str, targets: Frame, option: str) -> Frame:
+        """An array with a number for each row, or a noise variance for each target, as a frame."""
         values = read_array(path, name, option)
-        if values.shape != (rows,):
+        rows, width = len(targets), len(targets.names)
+        cells = option == "noise" and width > 1
+        if values.shape != (rows,) and not (cells and values.shape == (rows, width)):
             raise DataError(
                 f"{path}: array {name!r} of {option}= has shape {values.shape}, expected ({rows},)"
+                + (f", or ({rows}, {width}) for as many targets" if cells else "")
             )
-        return _frame(path, (name,), [values])
+        if values.ndim == 1:
+            return _frame(path, (name,), [values])
+        return _frame(path, tuple(f"{name} of {t}" for t in targets.names), list(values.T))
 
     def _masks(self, path: Path) -> Mask | None:
         if self.test is None:

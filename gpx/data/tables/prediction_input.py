@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -39,8 +39,8 @@ class NewRows(NamedTuple):
     Attributes:
         frame: the columns of training, in order.
         identifiers: names of the rows (n,); None if the table has none.
-        noise (n,): known noise variances, in the squared unit of the target; None if the table has
-            none.
+        noise (n,), or (n, p) for p targets: known noise variances, in their squared units; None if
+            the table has none.
     """
 
     frame: Frame
@@ -70,7 +70,7 @@ def read_rows(path: str | Path, coding: Coding) -> NewRows:
     found, names = existing_file(path), coding.names
     if found.suffix == ".npz":
         return _archived(found, coding)
-    others = [name for name in (coding.identifier, coding.noise) if name is not None]
+    others = [*filter(None, [coding.identifier]), *coding.noise]
     packed = found.suffix == ".parquet"
     layout = parquet_layout(found) if packed else _sniffed(found, coding)
 
@@ -82,8 +82,8 @@ def read_rows(path: str | Path, coding: Coding) -> NewRows:
     if coding.identifier in there:
         own = frame([layout.names.index(coding.identifier)], texts=True)
         identifiers = texts_of(own.columns[0])
-    if coding.noise in there:
-        noise = noise_variances(frame([layout.names.index(coding.noise)]))
+    if coding.noise and set(coding.noise) <= set(there):
+        noise = _as_given(noise_variances(frame([there.index(name) for name in coding.noise])))
     # as text if training did so: a category may be 01234, a date 20210331
     texts = any(coded.column.kind != "number" for coded in coding.columns)
     return NewRows(frame(_matched(layout, names, others), texts), identifiers, noise)
@@ -154,14 +154,32 @@ def _archived(path: Path, coding: Coding) -> NewRows:
     identifiers = noise = None
     if coding.identifier in there:
         identifiers = texts_of(columns_of([coding.identifier], texts=True).columns[0])
-    if coding.noise in there:
-        noise = noise_variances(columns_of([coding.noise]))
-    for name, values in ((coding.identifier, identifiers), (coding.noise, noise)):
+    if coding.noise and set(coding.noise) <= set(there):
+        noise = _archived_noise(path, coding.noise, columns_of)
+    for name, values in ((coding.identifier, identifiers), (", ".join(coding.noise), noise)):
         if values is not None and len(values) != len(frame):
             raise DataError(
                 f"{path}: array {name!r} has {len(values)} values for {len(frame)} rows of inputs"
             )
     return NewRows(frame, identifiers, noise)
+
+
+def _as_given(variances: Floats) -> Floats:
+    """Noise variances (n,), or (n, q) for q > 1 columns."""
+    return variances[:, 0] if variances.shape[1] == 1 else variances
+
+
+def _archived_noise(
+    path: Path, names: Sequence[str], columns_of: Callable[[Sequence[str]], Frame]
+) -> Floats:
+    """Noise variances in an archive: arrays (n,), or one (n, p)."""
+    values = read_array(path, names[0], "noise")
+    if len(names) > 1 or values.ndim == 1:
+        return _as_given(noise_variances(columns_of(names)))
+    titles = tuple(f"{names[0]} {i + 1}" for i in range(values.shape[1]))
+    where = str(path)
+    found = Frame(titles, tuple(values.T), where, places(where, titles, "data row"))
+    return noise_variances(found)
 
 
 def _pictured(path: Path, coding: Coding, shape: tuple[int, ...]) -> Frame:

@@ -53,7 +53,8 @@ class TableFile(DataSource):
         id: name or number of a column that names the rows; it is not an input, and is copied to
             predictions.
         noise: column of known noise variances of the target, in its squared unit, added to the
-            learned noise variance.
+            learned noise variance; with several targets a list of one column for each, in their
+            order, or one for all.
         weights: column of the number of observations that each row stands for: the learned noise
             variance is divided by it.
         target_transform: transform through which the target is modelled: ``log``, ``boxcox``,
@@ -83,7 +84,7 @@ class TableFile(DataSource):
         unseen: Unseen = "apart",
         max_categories: int = 100,
         id: Choice | None = None,
-        noise: Choice | None = None,
+        noise: Choice | Sequence[Choice] | None = None,
         weights: Choice | None = None,
         target_transform: str | None = None,
         unscaled: Choice | Sequence[Choice] | None = None,
@@ -98,7 +99,8 @@ class TableFile(DataSource):
             raise ConfigError(f"split={split}: with test_path= there is only one split, split=0")
         self.categories = None if categories in (AUTO, KERNEL) else as_list(categories)
         self.dates = None if dates == AUTO else as_list(dates)
-        self.id, self.noise, self.weights = id, noise, weights
+        self.id, self.weights = id, weights
+        self.noise = [] if noise is None else as_list(noise)
         self.target_transform = target_transform
         self.unscaled = [] if unscaled is None else as_list(unscaled)
         self.date_format = date_format
@@ -127,9 +129,11 @@ class TableFile(DataSource):
         if not self.targets:
             raise DataError(f"{layout.path}: target=[] names no column, expected one")
         roles = {"target": [find_column(layout, c) for c in self.targets]}
-        for name, column in (("id", self.id), ("noise", self.noise), ("weights", self.weights)):
+        for name, column in (("id", self.id), ("weights", self.weights)):
             if column is not None:
                 roles[name] = [find_column(layout, column)]
+        if self.noise:
+            roles["noise"] = [find_column(layout, column) for column in self.noise]
         if self.inputs is None:
             taken = {i for columns in roles.values() for i in columns}
             roles["inputs"] = [i for i in range(layout.width) if i not in taken]
@@ -180,7 +184,7 @@ class TableFile(DataSource):
         policies = replace(
             self.policies,
             identifier=layout.names[roles["id"][0]] if "id" in roles else None,
-            noise=layout.names[roles["noise"][0]] if "noise" in roles else None,
+            noise=tuple(layout.names[i] for i in roles.get("noise", ())),
         )
         return ColumnOptions(
             policies,

@@ -405,7 +405,7 @@ def _check_observations(
     check_targets(posterior, x, y, likelihood.num_outputs)
     check_finite_targets(posterior, y)
     # the noise of one row would be broadcast to the covariances of all
-    if noise is not None and noise.known.shape != x.shape[:1]:
+    if noise is not None and noise.known.shape not in (x.shape[:1], y.shape):
         raise ShapeError(
             f"{class_name(posterior)}: the noise of further rows has shape "
             f"{tuple(noise.known.shape)}, expected {tuple(x.shape[:1])} for as many rows of inputs"

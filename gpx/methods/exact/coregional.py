@@ -17,6 +17,7 @@ from gpx.kernels.algebra import Sum
 from gpx.kernels.base import Kernel, computes_as
 from gpx.kernels.over_axes import Coregionalisation
 from gpx.likelihoods.gaussian import GaussianOutputs
+from gpx.likelihoods.row_noise import RowNoise
 from gpx.means.base import Mean
 from gpx.methods.base.model import Hyperparameters, Model
 from gpx.methods.exact.coregional_blocks import Latent, latents_of, observed_log_density
@@ -89,6 +90,8 @@ class CoregionalGP(Model):
     """
 
     takes_missing_targets = True
+    takes_row_noise = True
+    takes_cell_noise = True
     kernel: Kernel
     mean: Mean
     likelihood: GaussianOutputs
@@ -160,10 +163,13 @@ class CoregionalGP(Model):
         groups = _equal_kernels(kernels)
         if groups:
             rows = some_rows(x, min(len(x), max(2, TRIED_TARGETS // y.shape[1])), generator)
-            self._spread(groups, x[rows], y[rows])
+            known = None if self.row_noise is None else self.row_noise.of(rows).like(y)
+            self._spread(groups, x[rows], y[rows], known)
 
     @torch.no_grad()
-    def _spread(self, groups: list[list[Kernel]], x: Tensor, y: Tensor) -> None:
+    def _spread(
+        self, groups: list[list[Kernel]], x: Tensor, y: Tensor, known: RowNoise | None
+    ) -> None:
         """Start at the lengthscales, and the noise, that have the largest evidence on these rows.
 
         Cost: ten factorisations of at most ``TRIED_TARGETS`` targets.
@@ -184,12 +190,13 @@ class CoregionalGP(Model):
         found = []
         for factors in tried:
             start(*factors)
-            found.append(self._log_density(x, y))
+            found.append(self._log_density(x, y, known))
         start(*tried[max(range(len(tried)), key=found.__getitem__)])
 
-    def _log_density(self, x: Tensor, y: Tensor) -> float:
+    def _log_density(self, x: Tensor, y: Tensor, known: RowNoise | None) -> float:
         """Log evidence of a few rows; minus infinity where it cannot be computed."""
         noise, latents = self.likelihood.noise_variance.to(y), self.latents
+        noise = noise if known is None else known.variances(noise)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a start that is not taken needs no warning
             try:
@@ -218,6 +225,8 @@ class CoregionalGP(Model):
             ConfigError: the arrays do not fit into free memory.
         """
         posterior = self.new_posterior()
+        if self.row_noise is not None:
+            posterior.know_noise(self.row_noise.like(x))
         posterior.condition_(x, y)
         return posterior
 

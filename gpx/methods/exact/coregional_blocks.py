@@ -124,6 +124,10 @@ class ObservedTargets:
         """Inputs and number of the output of every target (N, d + 1), for x (n, d)."""
         return torch.cat([x[self.rows], self.outputs.to(x)[:, None]], 1)
 
+    def noise(self, noise: Tensor) -> Tensor:
+        """Noise variances (N,) of the targets, from those of outputs (p,) or of cells (n, p)."""
+        return noise[self.outputs] if noise.ndim == 1 else noise[self.rows, self.outputs]
+
     def of_output(self, output: int) -> slice:
         """The places of an output's targets in the list."""
         start = self._starts[output]
@@ -229,7 +233,7 @@ class ObservedCovariance:
         """Upper factor U (N, N), U^T U = C (+ reported jitter); see ``factor_with_noise``.
 
         Args:
-            noise (p,): variances.
+            noise (p,) or (n, p): variances of the outputs, or of every cell.
 
         Raises:
             ConfigError: the array does not fit into free memory.
@@ -239,10 +243,10 @@ class ObservedCovariance:
         require_memory(
             cholesky_memory(inputs),
             self.x.device,
-            f"the exact covariance of {len(inputs)} targets of {len(noise)} outputs",
+            f"the exact covariance of {len(inputs)} targets of {noise.shape[-1]} outputs",
             "use model=SVGP() with likelihood=MixedOutputs(), fewer points, or dtype=float32",
         )
-        return factor_with_noise(self.fill, inputs, noise[self.targets.outputs], self.largest)
+        return factor_with_noise(self.fill, inputs, self.targets.noise(noise), self.largest)
 
     def cross(self, crosses: Sequence[Tensor]) -> Tensor:
         """Covariances (t, p, N) of the outputs at t inputs with the targets.
@@ -306,7 +310,7 @@ class OutputsGradient(NamedTuple):
     """Gradient of the log density of the targets of several outputs.
 
     Attributes:
-        residual (n, p), noise (p,): with respect to y - m(x) and the noise variances.
+        residual (n, p), noise (p,) or (n, p): with respect to y - m(x) and the noise variances.
         betweens (p, p), kernels: with respect to B_q and the parameters of k_q, of each q.
     """
 
@@ -347,7 +351,8 @@ def observed_log_density(
 
     Args:
         kernels: k_q.
-        x (n, d), residual (n, p), noise (p,): NaN where a target is missing.
+        x (n, d), residual (n, p): NaN where a target is missing.
+        noise (p,) or (n, p): variances of the outputs, or of every cell.
         betweens (p, p): B_q of each kernel.
         gradient: whether to compute the gradient (two thirds of the work).
 
@@ -368,7 +373,7 @@ class TargetsCovariance(Protocol):
     targets: ObservedTargets
 
     def factor(self, noise: Tensor) -> tuple[Tensor, CholeskyReport]:
-        """Upper factor U (N, N), U^T U = C (+ reported jitter), given noise variances (p,)."""
+        """Upper factor U (N, N), U^T U = C (+ reported jitter), given noise (p,) or (n, p)."""
 
     def gradient(self, twice: Tensor, x: Tensor) -> tuple[list[Tensor], list[KernelGradient]]:
         """Gradients with respect to matrices between outputs, and to parameters of kernels.
@@ -400,8 +405,13 @@ def targets_log_density(
     if report.relative:  # the jitter is a multiple of the mean of C's diagonal
         twice.diagonal().add_(twice.diagonal().sum() * report.relative / len(known))
     of_targets = 0.5 * twice.diagonal()
-    of_noise = [of_targets[targets.of_output(place)].sum() for place in range(len(noise))]
+    if noise.ndim == 1:
+        each = [of_targets[targets.of_output(place)].sum() for place in range(len(noise))]
+        of_noise = torch.stack(each)
+    else:
+        of_noise = torch.zeros_like(noise)
+        of_noise[targets.rows, targets.outputs] = of_targets
     of_residual = torch.zeros_like(known.new_empty(residual.shape))
     of_residual[targets.rows, targets.outputs] = -alpha
     found = covariance.gradient(twice, x)
-    return terms, OutputsGradient(of_residual, torch.stack(of_noise), *found), report
+    return terms, OutputsGradient(of_residual, of_noise, *found), report

@@ -15,6 +15,7 @@ from gpx.inference.log_density import LogDensityTerms
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import GaussianOutputs
+from gpx.likelihoods.row_noise import RowNoise
 from gpx.linalg import (
     CholeskyReport,
     cholesky_in_place,
@@ -166,13 +167,14 @@ class CoregionalMLL(Objective[CoregionalModel]):
     """Log marginal likelihood of a ``CoregionalGP`` for the targets that are not missing.
 
     Exactness: exact; warns if float32 is too inaccurate (``FLOAT32_LIMIT``). Cost:
-    ``complete_log_density``; with missing targets, or several latent processes,
+    ``complete_log_density``; with missing targets, known noise or several latent processes,
     ``observed_log_density``.
     """
 
     batching = "full"
     kind = "exact"
     takes_missing_targets = True
+    takes_row_noise = True
     models = (CoregionalModel,)
     made_for = "CoregionalGP"
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (GaussianOutputs,)
@@ -194,6 +196,7 @@ class CoregionalMLL(Objective[CoregionalModel]):
             DataError: infinite targets, or an output without any target.
         """
         residual, noise = y - model.mean(x)[:, None], model.likelihood.noise_variance.to(y)
+        known: RowNoise | None = getattr(model, "row_noise", None)
         require_no_infinity(residual.detach())
         latents, gradient = model.latents, torch.is_grad_enabled()
         kernels = [each.kernel for each in latents]
@@ -201,7 +204,8 @@ class CoregionalMLL(Objective[CoregionalModel]):
         missing, rounding = count_missing_and_rounding(latents, x, y, noise)
         facts: Facts = {"missing_targets": missing}
         report: CholeskyReport | None = None
-        if missing or len(latents) > 1:
+        if missing or len(latents) > 1 or known is not None:
+            noise = noise if known is None else known.like(y).variances(noise)
             terms, found, report = observed_log_density(
                 kernels, x, residual, betweens, noise, gradient=gradient
             )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution, MultivariateNormal
 
-from gpx.errors import ConfigError, DataError, NotPositiveDefinite
+from gpx.errors import DataError, NotPositiveDefinite
 from gpx.kernels.base import Kernel
 from gpx.kernels.over_axes import Coregionalisation
 from gpx.likelihoods.base import Likelihood
@@ -37,13 +37,15 @@ class CoregionalPosterior(Posterior):
     Attributes:
         inputs (n, d), residual (n, p): the data; NaN where a target is missing.
         alpha (n, p): (sum_q B_q (x) K_q + noise)^{-1} residual, zero where a target is missing.
+        row_noise: ``RowNoise.packed`` of the data; None: nothing is known.
     """
 
-    data_sized: ClassVar[tuple[str, ...]] = ("inputs", "residual", "alpha")
+    data_sized: ClassVar[tuple[str, ...]] = ("inputs", "residual", "alpha", "row_noise")
     derived: ClassVar[tuple[str, ...]] = ("_made",)
     inputs: Tensor
     residual: Tensor
     alpha: Tensor
+    row_noise: Tensor | None
 
     def __init__(
         self,
@@ -57,7 +59,19 @@ class CoregionalPosterior(Posterior):
         self.likelihood = untrained(likelihood)
         self.between = untrained(between)
         self.register_data_sized()
+        self.row_noise = None  # then it is not part of the saved state
         self._made: OutputsSystem | None = None
+
+    def know_noise(self, noise: RowNoise) -> None:
+        """Set the noise of the rows, before ``condition_``."""
+        self.row_noise = noise.packed()
+
+    def _noise(self) -> Tensor:
+        """Noise variances (p,), or (n, p) of the cells if something is known of them."""
+        learned = self.likelihood.noise_variance
+        if self.row_noise is None:
+            return learned
+        return RowNoise.unpacked(self.row_noise).variances(learned)
 
     @torch.no_grad()
     def condition_(self, x: Tensor, y: Tensor) -> None:
@@ -75,9 +89,9 @@ class CoregionalPosterior(Posterior):
     @torch.no_grad()
     def _system(self) -> OutputsSystem:
         if self._made is None:
-            noise, kernels, betweens = self.likelihood.noise_variance, *self._parts()
+            noise, kernels, betweens = self._noise(), *self._parts()
             x, y = self.inputs, self.residual
-            if len(kernels) > 1 or bool(y.isnan().any()):
+            if len(kernels) > 1 or noise.ndim > 1 or bool(y.isnan().any()):
                 self._made = ObservedOutputs(kernels, betweens, x, y, noise)
             else:
                 self._made = CompleteOutputs(kernels[0], x, betweens[0], noise)
@@ -92,7 +106,8 @@ class CoregionalPosterior(Posterior):
         """As in ``Posterior``."""
         missing, made = int(self.residual.isnan().sum()), self._made
         jitter = made.report.jitter if isinstance(made, ObservedOutputs) else 0.0
-        by_targets = missing or len(latents_of(self.kernel, self.between)) > 1
+        latents = latents_of(self.kernel, self.between)
+        by_targets = missing or len(latents) > 1 or self.row_noise is not None
         return {
             "solver": targets_solver(missing) if by_targets else "eigendecomposition",
             "missing_targets": missing,
@@ -180,17 +195,13 @@ class CoregionalPosterior(Posterior):
         likelihood: Gaussian | NoisyOutputs,
         noise: RowNoise | None = None,
     ) -> Posterior:
-        """As in ``Posterior``, for y (m, p); conditions on all rows again.
-
-        Raises:
-            ConfigError: ``noise`` is given; the noise is that of each output.
-        """
-        if noise is not None:
-            raise ConfigError(
-                "CoregionalGP has one noise variance for each output, and noise= gives each of the "
-                "further rows its own: leave it out"
-            )
+        """As in ``Posterior``, for y (m, p); conditions on all rows again."""
         made = CoregionalPosterior(self.kernel, self.mean, self.likelihood, self.between)
+        if noise is not None or self.row_noise is not None:
+            kept = self.row_noise
+            before = RowNoise.plain(self.inputs[:, 0]) if kept is None else RowNoise.unpacked(kept)
+            more = RowNoise.plain(x[:, 0]) if noise is None else noise.like(x)
+            made.know_noise(before.concatenated(more))
         targets = self.residual + self.mean(self.inputs)[:, None]
         made.condition_(torch.cat([self.inputs, x]), torch.cat([targets, y]))
         return made
@@ -235,7 +246,7 @@ class CoregionalPosterior(Posterior):
 
         like = self.residual
         noise = torch.randn(num, n, p, generator=generator, dtype=like.dtype, device=like.device)
-        noise *= self.likelihood.noise_variance.sqrt()
+        noise *= self._noise().sqrt()
         weights = self._system().solve(self.residual - prior(self.inputs) - noise)
         mixed = [weights @ each.between.matrix() for each in latents]
 

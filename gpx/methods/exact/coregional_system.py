@@ -126,7 +126,7 @@ class ObservedOutputs(OutputsSystem):
 
     Args:
         kernels, betweens (p, p): k_q and B_q of each latent process.
-        noise (p,): variances.
+        noise (p,) or (n, p): variances of the outputs, or of every cell.
         x (n, d), y (n, p): NaN where a target is missing.
 
     Cost: N^3/3 multiply-adds and one N x N array for N observed targets.

@@ -119,7 +119,7 @@ class ObservedDerivatives:
             f"the exact covariance of {len(inputs)} values and derivatives",
             "use fewer rows, fewer derivatives, or dtype=float32",
         )
-        return factor_with_noise(self.fill, inputs, noise[self.targets.outputs], self.largest)
+        return factor_with_noise(self.fill, inputs, self.targets.noise(noise), self.largest)
 
     def cross(self, x: Tensor) -> Tensor:
         """Covariances (t, p, N) of values and derivatives at x (t, d) with the targets."""

@@ -125,9 +125,7 @@ class Cells:
         """What is known of the noise in the rows of one target."""
         if self._noise is None:
             return None
-        known = self._noise.columns()
-        column = known[:, target if known.shape[1] > 1 else 0]
-        return RowNoise(column, self._noise.relative).of(self.rows(target))
+        return self._noise.of_target(target).of(self.rows(target))
 
     def own_noise(self, target: int, learned: Tensor) -> Tensor:
         """Noise variances () or (m,) of the rows of one target, for the learned one ()."""

@@ -50,8 +50,7 @@ class IndependentPosterior(Posterior):
 
     Attributes:
         inputs (n, d), residual (n, p): the data; NaN where a target is missing.
-        row_noise (q + 1, n): ``RowNoise`` of the data, first q = 1 or p columns of known variances;
-            None: nothing is known.
+        row_noise: ``RowNoise.packed`` of the data; None: nothing is known.
     """
 
     data_sized: ClassVar[tuple[str, ...]] = ("inputs", "residual", "row_noise")
@@ -75,7 +74,7 @@ class IndependentPosterior(Posterior):
 
     def know_noise(self, noise: RowNoise) -> None:
         """Set the noise of the rows, before ``condition_``."""
-        self.row_noise = torch.cat([noise.columns().mT, noise.relative[None]])
+        self.row_noise = noise.packed()
 
     @torch.no_grad()
     def condition_(self, x: Tensor, y: Tensor) -> None:
@@ -200,10 +199,7 @@ class IndependentPosterior(Posterior):
         return StackedParts(self._targets(), self.likelihood)
 
     def _known(self) -> RowNoise | None:
-        if self.row_noise is None:
-            return None
-        known = self.row_noise[:-1].mT
-        return RowNoise(known[:, 0] if known.shape[1] == 1 else known, self.row_noise[-1])
+        return None if self.row_noise is None else RowNoise.unpacked(self.row_noise)
 
     def _cells(self) -> Cells:
         return Cells(self.inputs, self.residual, self._known())

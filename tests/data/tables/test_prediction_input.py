@@ -80,7 +80,7 @@ MIXED = Coding(
     ),
     missing="mean",
     identifier="name",
-    noise="v",
+    noise=("v",),
 )
 
 
@@ -109,7 +109,7 @@ def test_columns_of_an_archive(tmp_path: Path) -> None:
     gaps = Coding((CodedColumn(Column("a"), (2.0,)), CodedColumn(Column("b"), (3.0,))))
     np.savez(path, x=np.array([[1.0, np.nan], [np.nan, 4.0]]))
     assert gaps(read_rows(path, gaps).frame).tolist() == [[1.0, 3.0], [2.0, 4.0]]
-    noisy = replace(gaps, noise="v", identifier="id")
+    noisy = replace(gaps, noise=("v",), identifier="id")
     np.savez(path, a=np.ones(2), b=np.zeros(2), v=[0.0, 0.5], id=[2**60 + 1, 2**60 + 2])
     rows = read_rows(path, noisy)
     assert rows.identifiers == ["1152921504606846977", "1152921504606846978"]
