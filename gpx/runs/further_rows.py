@@ -107,10 +107,10 @@ def row_noise(
     known, scale = torch.from_numpy(real_array(noise, "noise variances")), scaler.target_scale
     cells = (len(x), *scale.shape)
     if known.shape not in (x.shape[:1], cells) or not bool((known >= 0.0).all()):
-        shapes = f"{len(x)} variances" + (f", or {cells[0]} x {cells[1]} of them" * scale.ndim)
+        by_cell = f", or {len(x)} x {len(scale)} of them" if scale.ndim else ""
         raise ShapeError(
-            f"noise must be {shapes}, none of them negative, got an array of shape "
-            f"{tuple(known.shape)}"
+            f"noise must be {len(x)} variances{by_cell}, none of them negative, got an array of "
+            f"shape {tuple(known.shape)}"
         )
     if scale.ndim and known.ndim == 1:
         known = known.unsqueeze(1)
