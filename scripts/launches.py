@@ -170,7 +170,10 @@ def table(names: Sequence[str], written: bool) -> None:
     from record import earlier, write
 
     folder, title = REPOSITORY / "experiments" / "gpu", "Launches of a training step"
-    rows = {row["path"]: row | {"recorded": row.get("recorded")} for row in earlier(folder / "launches.json")}
+    rows = {
+        row["path"]: row | {"recorded": row.get("recorded")}
+        for row in earlier(folder / "launches.json")
+    }
     print("| path | launches a step | recorded | waits a step |\n|---" + "|---" * 3 + "|")
     for name in names:
         rows[name] = row = row_of(name)

@@ -120,7 +120,7 @@ CEILINGS = {
             *("data=npz", "data.path=@two_targets", "approx=derivatives"),
             "approx.with_respect_to=[0]",
         ],
-        400,
+        260,
         6,
     ),
     "vecchia": (["approx=vecchia", "data.num_points=600"], 363, 24),

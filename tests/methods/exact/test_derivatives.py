@@ -169,14 +169,14 @@ def test_draws_have_mean_and_covariance_of_the_posterior():
     new = torch.randn(3, D, generator=draws(2))
     mean, jointly = posterior.predict(new).mean, posterior.outputs_covariance(new)
     drawn = posterior.sample(new, 20_000, generator=draws(4))
-    many = Frequencies(count=20_000)  # slopes weigh frequencies by their squares
-    paths = posterior.sample_paths(4_000, generator=draws(3), frequencies=many)
+    many = Frequencies(count=10_000)  # slopes weigh frequencies by their squares
+    paths = posterior.sample_paths(1_000, generator=draws(3), frequencies=many)
     values = paths(new)
-    assert values.shape == (4_000, 3, 3)
+    assert values.shape == (1_000, 3, 3)
     torch.testing.assert_close(paths(new[:2]), values[:, :2])
-    for sampled, error in ((drawn, 0.03), (values, 0.08)):
+    for sampled, error in ((drawn, 0.03), (values, 0.12)):
         apart = sampled - mean
-        assert (apart.mean(0).abs() < 0.05).all()
+        assert (apart.mean(0).abs() < 0.1).all()
         found = torch.einsum("kti,kuj->tiuj", apart, apart) / len(apart)
         torch.testing.assert_close(found, jointly, rtol=0.05, atol=error)
 
