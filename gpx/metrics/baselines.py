@@ -36,6 +36,9 @@ CALIBRATION_ROWS = 2_000
 MAX_QUERIES = 10_000
 """Most test rows, evenly spaced, that are predicted by nearest neighbours."""
 
+MIN_ROWS = 2
+"""Fewest rows that have a target for a baseline to be fitted to them."""
+
 
 class RoundedNormal(Normal):
     """A normal variable rounded to the nearest whole number from zero, for counts.
@@ -118,11 +121,14 @@ def baselines(
 
 
 def _by_target(make: Callable[[Dataset], _Prediction], data: Dataset) -> _Prediction:
-    """Predict each output from the rows that have its target."""
-    laws: list[Normal] = []
+    """Predict each output from the rows that have its target; from less than two as the mean is."""
+    laws: list[Normal | None] = []
     facts: dict[str, float] = {}
     for place, name in enumerate(data.target_names):
         rows = ~data.train_y[:, place].isnan()
+        if int(rows.sum()) < MIN_ROWS:
+            laws.append(None)
+            continue
         alone = dataclasses.replace(
             data,
             train_x=data.train_x[rows],
@@ -135,9 +141,17 @@ def _by_target(make: Callable[[Dataset], _Prediction], data: Dataset) -> _Predic
         assert isinstance(made.law, Normal)
         laws.append(made.law)
         facts |= made.facts
-    mean, std = (
-        torch.stack(part, 1) for part in zip(*((w.loc, w.scale) for w in laws), strict=True)
-    )
+    trivial = trivial_law(data.train_y)
+    shape = next((law.loc.shape for law in laws if law is not None), None)
+    if shape is None:
+        return _Prediction(trivial.expand(data.test_y.shape))
+    pairs = [
+        (law.loc, law.scale)
+        if law is not None
+        else (trivial.loc[place].expand(shape), trivial.scale[place].expand(shape))
+        for place, law in enumerate(laws)
+    ]
+    mean, std = (torch.stack(part, 1) for part in zip(*pairs, strict=True))
     return _Prediction(Normal(mean, std), made.rows, facts)
 
 

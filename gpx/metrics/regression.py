@@ -73,11 +73,12 @@ def trivial_law(train_y: Tensor) -> Normal:
     """Prediction without inputs: N(mean, variance) of the training targets (n,) or (n, p).
 
     Uses the population variance, with a standard deviation of at least ``SMALLEST_STD``. Missing
-    targets (NaN) are left out. Shape () or (p,).
+    targets (NaN) are left out, and one of several without any has N(0, 1). Shape () or (p,).
     """
     if bool(train_y.isnan().any()):
         mean = train_y.nanmean(0)
-        return Normal(mean, (train_y - mean).square().nanmean(0).sqrt().clamp_min(SMALLEST_STD))
+        std = (train_y - mean).square().nanmean(0).sqrt().clamp_min(SMALLEST_STD)
+        return Normal(mean.nan_to_num(0.0), std.nan_to_num(1.0))
     std = train_y.std(0, correction=0).clamp_min(SMALLEST_STD)
     return Normal(train_y.mean(0), std)
 
