@@ -101,11 +101,20 @@ TITLES = {
 }
 NOTES = {
     "fourier": (
-        "Published: QSGP paper, table 2 (10^5 steps of AdaGrad); ours: block ascent, but\nin the "
-        "row of FirstOrder, which is the published optimiser (rates.json has its rate)."
+        "Published: QSGP paper, table 2 (10^5 steps of AdaGrad, a diagonal covariance of the "
+        "weights); ours:\nblock ascent, with blocks of covariances, but in the row of FirstOrder, "
+        "which is the published\noptimiser (rates.json has its rate) and covariance."
     ),
-    "inducing": "Phi = S = K, m = n. Published: QSGP paper, table 3 (AdaGrad, augmented variance).",
+    "inducing": (
+        "Phi = S = K, m = n. Published: QSGP paper, table 3 (AdaGrad, augmented variance of a "
+        "diagonal\ncovariance); ours: conjugate gradients, and variances by projection "
+        "(approx.variance)."
+    ),
 }
+START = (
+    "Kernels are those of an exact Gaussian process on 2,500 training rows, as approx= does; on "
+    "1,000, as\npublished, in rows whose command holds init=subset or experiment=qsgp_kin40k."
+)
 
 
 def command(basis: str, data: str, *, quick: bool, paper: bool) -> list[str]:
@@ -250,6 +259,7 @@ def record(basis: str, runs: list[dict[str, Any]], svgp: list[dict[str, Any]]) -
     }
     notes = [
         NOTES[basis],
+        START,
         "RMSE in units of the data, MNLP of standardised targets, as published (regression.py);",
         "seconds with initialisation, without predictions, on a shared machine.",
         "Published: RMSE of five splits, MNLP of the first, on a GPU.",
