@@ -208,9 +208,9 @@ def table() -> None:
         "resolve the heavy tails of gas.",
         "Targets of elevators, forest and keggundirected are logarithms: so are their errors.",
         "Inputs with fewer than 10 distinct values have fewer nodes, hence log10 m below d.",
-        "Not as published: hyperparameters start at the best of up to four exact Gaussian processes "
-        "on min(n, 1000) training rows (published: at one), and lengthscales that the grid cannot "
-        "resolve are raised, or searched for, before training.",
+        "Not as published: hyperparameters start at the best of up to four exact Gaussian "
+        "processes on min(n, 1000) training rows (published: at one), and lengthscales that the "
+        "grid cannot resolve are raised, or searched for, before training.",
         "Column 'sweeps': maximum for the search of lengthscales before training "
         "(approx.search_sweeps). Rows with 5 use the present defaults; other rows were run with "
         "earlier defaults, or both.",
