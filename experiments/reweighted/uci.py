@@ -263,7 +263,8 @@ def table(cells: Rows, folder: Path | None) -> None:
         "of the base kernel with fewer functions; exact GP: A la Carte).",
         "Hyper-priors: log-normal, as published, of mode 1 and variance 100 on the factor of every "
         "weight's prior variance, and of the start's noise variance as mode and variance 0.04 on "
-        "the noise variance, here that of standardised targets (the source does not name its unit).",
+        "the noise variance, here that of standardised targets (the source does not name its "
+        "unit).",
         "Column 'chain': burn-in steps + further steps / thinning; mostly shorter than the "
         "published chains. Folds whose short chain accepted too few or too many proposals were run "
         "again with the published chain, by this rule alone.",
