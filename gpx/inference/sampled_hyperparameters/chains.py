@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError, DidNotConverge, NotPositiveDefinite, class_name
+from gpx.errors import ConfigError, DidNotConverge, class_name
 from gpx.inference.sampled_hyperparameters.hyper_priors import HyperPriors
 from gpx.inference.sampled_hyperparameters.model import SampledHyperparameters
 from gpx.linalg import cholesky
@@ -155,22 +155,20 @@ class HamiltonianChains(SeveralChains[SampledHyperparameters]):
         values = positions.new_full((len(positions),), -math.inf)
         gradients = torch.zeros_like(positions)
         allowed = self.place.allows(positions)
-        safe = torch.where(allowed.unsqueeze(1), positions, self.priors.centre)
-        possible = allowed.tolist()
-        for chain, _ in enumerate(self.place.visit(safe)):
-            if not possible[chain]:
-                continue
-            with torch.enable_grad():
-                u = positions[chain].detach().requires_grad_()
-                prior = self.priors.log_density(u)
-                try:
-                    evidence = self.session.objective.evidence(self.model, *self.data).value
-                except NotPositiveDefinite:  # never accepted
-                    continue
-                gradient = self.place.gradient(evidence) + torch.autograd.grad(prior, u)[0]
-            finite = gradient.isfinite().all()
-            values[chain] = torch.where(finite, (evidence + prior).detach(), -math.inf)
-            gradients[chain] = torch.where(finite, gradient, 0.0)
+        inside = positions[allowed]
+        if not len(inside):
+            return values, gradients
+        fits, by_fit = self.model.log_likelihoods(
+            self.session.objective, self.place, inside, *self.data
+        )
+        with torch.enable_grad():
+            u = inside.detach().requires_grad_()
+            priors = self.priors.log_density(u)
+            (by_prior,) = torch.autograd.grad(priors.sum(), u)
+        total = by_fit + by_prior
+        finite = total.isfinite().all(1)
+        values[allowed] = torch.where(finite, fits + priors.detach(), -math.inf)
+        gradients[allowed] = torch.where(finite.unsqueeze(1), total, 0.0)
         return values, gradients
 
     def step(self, step: int, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:
@@ -187,7 +185,7 @@ class HamiltonianChains(SeveralChains[SampledHyperparameters]):
             self._learn_preconditioner()
         probabilities = sampler.step(generator=generator)
         self.place.move(sampler.positions[-1])  # leaps have left values that were not accepted
-        prior = torch.stack([self.priors.log_density(u) for u in sampler.positions])
+        prior = self.priors.log_density(sampler.positions)
         fit = sampler.values - prior
         done = step + 1 - self.burn_in
         if done == 1:

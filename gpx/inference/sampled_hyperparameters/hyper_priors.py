@@ -69,14 +69,27 @@ class HyperPriors:
                     self.centre[own] = math.log(median)
 
     def log_density(self, position: Tensor) -> Tensor:
-        """Log density () of u (k,), with the Jacobian of its logarithms; differentiable."""
+        """Log densities (...) of u (..., k), with the Jacobian of its logarithms; differentiable.
+
+        Cost: one call of every prior for all of them, or one for each where a prior gives a single
+        number.
+        """
         scaled = (position - self.centre) / self.deviation
-        total = -0.5 * (self.without * scaled.square()).sum()
+        total = -0.5 * (self.without * scaled.square()).sum(-1)
         for part in self.given:
-            u = position[part.entries].view(part.shape)
-            value = u.exp() if part.logarithm else u
+            u = position[..., part.entries]
+            value = (u.exp() if part.logarithm else u).unflatten(-1, part.shape or (1,))
             for prior in part.priors:
-                total = total + prior.log_prob(value).sum()
+                total = total + _density(prior, value, position.shape[:-1])
             if part.logarithm:
-                total = total + u.sum()
+                total = total + u.sum(-1)
         return total
+
+
+def _density(prior: Prior, value: Tensor, lead: torch.Size) -> Tensor:
+    """Log densities (*lead) of natural values (*lead, ...)."""
+    found = prior.log_prob(value)
+    if found.shape[: len(lead)] == lead:
+        return found.flatten(len(lead)).sum(-1) if found.ndim > len(lead) else found
+    rows = value.flatten(0, len(lead) - 1)
+    return torch.stack([prior.log_prob(row).sum() for row in rows]).view(lead)

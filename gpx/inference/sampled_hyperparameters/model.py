@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError, class_name
+from gpx.errors import ConfigError, NotPositiveDefinite, class_name
 from gpx.inference.sampled_hyperparameters.posterior import HyperparameterMixture
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.methods.base.hyper_position import HyperPosition
 from gpx.methods.base.model import Model
+from gpx.methods.base.objective import Objective
 from gpx.methods.base.posterior import Posterior
 
 
@@ -49,6 +52,28 @@ class SampledHyperparameters(Model):
                 f"{type(optimizer).__name__} would maximise what {class_name(self)} is to sample: "
                 "leave out optimizer= for Markov chains, or take model=ExactGP() or SGPR()"
             )
+
+    def log_likelihoods(
+        self, objective: Objective, place: HyperPosition, positions: Tensor, x: Tensor, y: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """log p(y | u) (C,) at positions u (C, k), and its gradients (C, k).
+
+        It is -inf, with a gradient of zero, where the covariance has no Cholesky factor. The
+        model's hyperparameters may change.
+
+        Cost: an evidence of the objective, with its gradient, at each.
+        """
+        values = positions.new_full((len(positions),), -math.inf)
+        gradients = torch.zeros_like(positions)
+        for chain, _ in enumerate(place.visit(positions)):
+            with torch.enable_grad():
+                try:
+                    evidence = objective.evidence(self, x, y).value
+                except NotPositiveDefinite:
+                    continue
+                gradients[chain] = place.gradient(evidence)
+            values[chain] = evidence.detach()
+        return values, gradients
 
     def condition_once(self, x: Tensor, y: Tensor) -> Posterior:
         """The posterior given x (n, d) and y (n,) at the current hyperparameters."""

@@ -73,6 +73,20 @@ class HyperPosition:
                 raw.copy_(part[row].view(raw.shape))
             yield
 
+    def stacks(self, positions: Tensor, module: nn.Module) -> dict[int, Tensor]:
+        """All unconstrained parameters of a module at each u of (c, k): stacks (c, ...), by ``id``.
+
+        Those that are no part of u keep their values. Differentiable in u, which ``allows`` must
+        accept.
+        """
+        count = len(positions)
+        found = {id(p): p.detach().expand(count, *p.shape) for p in module.parameters()}
+        columns = positions.split([raw.numel() for raw, _ in self.entries], dim=1)
+        for part, (raw, constraint) in zip(columns, self.entries, strict=True):
+            own = part if constraint is None else constraint.unconstrained(part.exp())
+            found[id(raw)] = own.view(count, *raw.shape)
+        return found
+
     def gradient(self, value: Tensor) -> Tensor:
         """Gradient (k,) by u of ``value`` (), which was computed from the modules; float64."""
         raws = [raw for raw, _ in self.entries]

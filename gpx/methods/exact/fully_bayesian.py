@@ -5,14 +5,26 @@ from __future__ import annotations
 import warnings
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
+from gpx.constants import LOG_TWO_PI
+from gpx.inference.exact_solver import require_finite
 from gpx.inference.sampled_hyperparameters import SampledHyperparameters
+from gpx.inference.stacked_density import stacked_density
+from gpx.inference.stacked_kernels import mapped, stacked_covariances
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
+from gpx.methods.base.hyper_position import HyperPosition
+from gpx.methods.base.objective import Objective
+from gpx.methods.exact.exact_mll import ExactMLL
 from gpx.methods.exact.model import ExactGP
 from gpx.warned_line import users_line
+
+BATCH_BYTES = {"cpu": 2**22, "cuda": 2**29}
+"""Bytes of the covariance matrices of all chains up to which they are factorised together: on a CPU
+they stay in cache."""
 
 MANY_ROWS = 3000
 """Rows above which a CPU needs more than a second for an evidence and its gradient."""
@@ -38,6 +50,38 @@ class FullyBayesianGP(SampledHyperparameters, ExactGP):  # type: ignore[misc]  #
     def __init__(self, *, kernel: Kernel, mean: Mean, likelihood: Gaussian) -> None:
         super().__init__(kernel=kernel, mean=mean, likelihood=likelihood, solver="cholesky")
         self._register_samples()
+
+    def log_likelihoods(
+        self, objective: Objective, place: HyperPosition, positions: Tensor, x: Tensor, y: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """As in ``SampledHyperparameters``; of few rows (``BATCH_BYTES``) in one batch."""
+        limit = BATCH_BYTES.get(x.device.type, BATCH_BYTES["cpu"])
+        size = len(positions) * x.shape[0] ** 2 * x.element_size()
+        if type(objective) is not ExactMLL or x.dtype != torch.float64 or size > limit:
+            return super().log_likelihoods(objective, place, positions, x, y)
+        require_finite(y)
+        with torch.enable_grad():
+            u = positions.detach().requires_grad_()
+            stacks = place.stacks(u, self)
+            inputs = x.expand(len(u), *x.shape)
+            covariances = stacked_covariances(self.kernel, stacks, inputs)
+            mean = mapped(self.mean, stacks, lambda own, rows: own(rows), inputs)
+            noise = mapped(self.likelihood, stacks, lambda own: own.noise_variance).unsqueeze(1)
+            if self.row_noise is not None:
+                known = self.row_noise.like(x)
+                noise = known.known + known.relative * noise
+        found = stacked_density(covariances.detach(), y - mean.detach(), noise, gradient=True)
+        assert found.weight is not None
+        by_noise = found.weight.diagonal(dim1=1, dim2=2).sum_to_size(noise.shape)
+        each = [(covariances, found.weight), (mean, found.alpha), (noise, by_noise)]
+        learned = [(of, by) for of, by in each if of.requires_grad]
+        (gradients,) = torch.autograd.grad([of for of, _ in learned], u, [by for _, by in learned])
+        values = found.fit + found.complexity - 0.5 * len(x) * LOG_TWO_PI
+        failed = (found.info != 0).nonzero().flatten()
+        if len(failed):  # with jitter, if that helps
+            alone = super().log_likelihoods(objective, place, positions[failed], x, y)
+            values[failed], gradients[failed] = alone
+        return values, gradients
 
     def check(self, x: Tensor) -> None:
         """As in ``Model``; warns where chains would take hours."""

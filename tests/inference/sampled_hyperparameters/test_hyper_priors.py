@@ -11,7 +11,7 @@ from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Constant
 from gpx.models import FullyBayesianGP
-from gpx.priors import LogNormal, Normal, Priors
+from gpx.priors import LogNormal, Normal, Prior, Priors, SparseAxes
 
 
 def model(**priors):
@@ -79,3 +79,23 @@ def test_a_hyperparameter_without_a_prior_is_around_its_median():
     deviations = [math.log(FACTOR) if name != "constant" else 1.0 for name in place.names]
     deviations.insert(1, math.log(FACTOR))
     assert found.tolist() == pytest.approx([-(s**-2) for s in deviations])
+
+
+class Shared(Prior):
+    """Of all entries together, whatever their number."""
+
+    def log_prob(self, value):
+        return -value.square().sum()
+
+
+def test_densities_of_many_positions_are_those_of_each():
+    made = model(
+        lengthscale=SparseAxes(),
+        outputscale=LogNormal(3.0, 2.0),
+        noise_variance=Shared(),
+        mean__constant=Normal(0.5, 2.0),
+    )
+    positions = torch.randn(3, 5, generator=torch.Generator().manual_seed(0)).double()
+    apart = torch.stack([density(made, u) for u in positions])
+    assert len(apart.unique()) == 3
+    torch.testing.assert_close(density(made, positions), apart)

@@ -5,7 +5,7 @@ import math
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gpx.kernels import RBF
+from gpx.kernels import RBF, Matern52
 from gpx.likelihoods import Gaussian
 from gpx.means import Constant
 from gpx.methods.base.hyper_position import HyperPosition
@@ -74,3 +74,16 @@ def test_bounds_are_copied_to_the_device_once():
     assert copies.count == 0
     # positions elsewhere have bounds of their own
     assert place.allows(torch.zeros(place.size).double())
+
+
+def test_stacks_are_the_parameters_at_each_position():
+    kernel = Matern52(ard_num_dims=2, lengthscale=[0.5, 2.0]).double()
+    kernel.parametrizations.outputscale.original.requires_grad_(False)
+    place = HyperPosition([kernel])
+    positions = torch.randn(3, 2).double().requires_grad_()
+    stacks = place.stacks(positions, kernel)
+    assert stacks.keys() == {id(parameter) for parameter in kernel.parameters()}
+    for row, _ in enumerate(place.visit(positions.detach())):
+        for parameter in kernel.parameters():
+            torch.testing.assert_close(stacks[id(parameter)][row], parameter, rtol=0.0, atol=0.0)
+    assert stacks[id(place.entries[0][0])].requires_grad
