@@ -134,8 +134,12 @@ def tensors_mib(work: Work, device: str = "cpu") -> float:
 
 def in_own_process(function: Callable[..., Any], *arguments: Any) -> Any:
     """Call ``function`` of a script in a new process, so that its memory can be measured."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
+    pool = multiprocessing.get_context("spawn").Pool(1)
+    try:
         return pool.apply(function, arguments)
+    finally:  # its exit is waited for: libraries that it imported write their caches then
+        pool.close()
+        pool.join()
 
 
 def multiply_adds(dtype: torch.dtype, device: str, size: int = 1536, repeats: int = 6) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -44,6 +45,7 @@ class IndependentGP(Model):
     takes_missing_targets = True
     takes_row_noise = True
     takes_cell_noise = True
+    derived = ("_made",)
     likelihood: GaussianOutputs
     targets: nn.ModuleList
 
@@ -67,6 +69,7 @@ class IndependentGP(Model):
             [TargetParts(own, its_mean) for own, its_mean in zip(kernels, means, strict=True)]
         )
         self.likelihood = likelihood
+        self._made: tuple[list[nn.Module], StackedParts] | None = None
 
     @property
     def parts(self) -> list[TargetParts]:
@@ -82,8 +85,21 @@ class IndependentGP(Model):
         """As in ``Model``: None, as every target has its own."""
 
     def stacked(self) -> StackedParts:
-        """The hyperparameters of all targets as a matrix."""
-        return StackedParts(self.parts, self.likelihood)
+        """The hyperparameters of all targets as a matrix.
+
+        Made once; again if a kernel or mean was replaced, the model was copied or moved, or a state
+        was loaded.
+        """
+        parts = self.parts
+        known: list[nn.Module] = [self.likelihood]
+        for each in parts:
+            known += [each.kernel, each.mean]
+        before, made = self._made or ([], None)
+        changed = len(before) != len(known) or any(map(operator.is_not, before, known))
+        if made is None or changed:
+            made = StackedParts(parts, self.likelihood)
+            self._made = known, made
+        return made
 
     def cells(self, x: Tensor, y: Tensor) -> Cells:
         """The data of all targets, x (n, d) and y (n, p), NaN where one is missing.

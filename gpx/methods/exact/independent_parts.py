@@ -60,30 +60,39 @@ class StackedParts:
         # a parameter that two parts share, as in k ** 2, comes once
         self.parameters = [list(each.parameters()) for each in self.targets]
         (self.noise,) = positive_parameters(likelihood, below=False)
-        self.width = 1 + max(sum(q.numel() for q in each) for each in self.parameters)
+        sizes = [sum(parameter.numel() for parameter in each) for each in self.parameters]
+        self.width = 1 + max(sizes)
+        self._gaps = [self.width - 1 - size for size in sizes]
         self.alike = all(_of_one_form(self.template, other) for other in self.targets[1:])
 
     def read(self) -> Tensor:
         """The matrix (p, K), differentiable in the parameters."""
-        rows = []
-        for own, noise in zip(self.parameters, self.noise.raw, strict=True):
-            parts = [parameter.reshape(-1) for parameter in own]
-            gap = self.width - 1 - sum(part.numel() for part in parts)
-            rows.append(torch.cat([*parts, noise.new_zeros(gap), noise.reshape(1)]))
-        return torch.stack(rows)
+        noise = self.noise.raw
+        pieces = []
+        for own, gap in zip(self.parameters, self._gaps, strict=True):
+            pieces += [parameter.reshape(-1) for parameter in own]
+            if gap:
+                pieces.append(noise.new_zeros(gap))
+        rows = torch.cat(pieces) if pieces else noise.new_zeros(0)
+        return torch.cat([rows.view(len(noise), self.width - 1), noise.unsqueeze(1)], 1)
 
     @torch.no_grad()
-    def write(self, values: Tensor) -> None:
-        """Set the parameters to the rows of a matrix (p, K); fixed ones stay."""
+    def write(self, values: Tensor, targets: Sequence[int] | None = None) -> None:
+        """Set the parameters to the rows of a matrix (p, K); fixed ones stay.
+
+        Args:
+            targets: whose parameters to set; None: those of all.
+        """
         places: list[Tensor] = []
         parts: list[Tensor] = []
-        for own, row in zip(self.parameters, values.unbind(0), strict=True):
+        for target in range(len(self.targets)) if targets is None else targets:
+            own = self.parameters[target]
             sizes = [parameter.numel() for parameter in own]
-            pieces = row[: sum(sizes)].split(sizes)
+            pieces = values[target, : sum(sizes)].split(sizes) if sizes else ()
             for parameter, piece in zip(own, pieces, strict=True):
                 if parameter.requires_grad:
                     places.append(parameter)
-                    parts.append(piece.view_as(parameter))
+                    parts.append(piece.view(parameter.shape))
         if self.noise.raw.requires_grad:
             places.append(self.noise.raw)
             parts.append(values[:, -1])
