@@ -45,6 +45,7 @@ QUIET = (
 METHODS = {
     "coregional": ("approx=coregional",),
     "coregional, two latents": ("approx=coregional", "approx.num_latents=2"),
+    "independent": ("approx=independent",),
     "svgp, each for itself": ("approx=svgp", "optimizer=svgp", "likelihood=gaussian_outputs"),
     "svgp, mixed": ("approx=svgp", "optimizer=svgp", "likelihood=mixed_outputs"),
 }

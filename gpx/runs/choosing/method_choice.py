@@ -75,11 +75,20 @@ class Facts:
     def joint_rows(self) -> float:
         """Rows of one target for which exact inference would cost the same as for these data.
 
-        That factorises p matrices n x n, or a single one of all targets if some are missing.
+        That factorises p matrices n x n, or a single one of all targets if some are missing or have
+        noise of their own.
         """
         if self.observed is not None:
             return self.observed
-        return float(self.num_train * self.num_outputs ** (1 / 3))
+        if self.row_noise:
+            return self.num_train * self.num_outputs
+        return self.separate_rows
+
+    @property
+    def separate_rows(self) -> float:
+        """The same where each of p targets is modelled by itself, with about as many cells each."""
+        cells = self.num_train * self.num_outputs if self.observed is None else self.observed
+        return float(cells / self.num_outputs ** (2 / 3))
 
 
 @dataclass(frozen=True)
@@ -152,6 +161,23 @@ METHODS: Sequence[Method] = (
             + ("" if f.observed is None else f", of which {f.observed:,} are present,")
             + " are few enough for joint exact inference"
         ),
+        row_noise=True,
+    ),
+    Method(
+        "independent",
+        takes=lambda f: (
+            f.form != "stream"
+            and f.gaussian_outputs
+            and f.separate_rows <= JOINT_ROWS.get(f.device, JOINT_ROWS["cpu"])
+        ),
+        seconds=lambda f: 2.0 + 3e-9 * f.separate_rows**3,
+        memory=lambda f: 32.0 * f.num_train**2,
+        why=lambda f: (
+            f"{f.num_outputs} targets of {f.num_train:,} rows"
+            + ("" if f.observed is None else f", of which {f.observed:,} are present,")
+            + " are too many for joint exact inference, and few enough for that of each by itself"
+        ),
+        row_noise=True,
     ),
     Method(
         "vecchia",

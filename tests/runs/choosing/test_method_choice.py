@@ -39,11 +39,30 @@ CASES = {
         replace(SEVERAL, num_train=1_500, observed=2_999),
         "coregional",
     ),
-    "several targets, few missing": (replace(SEVERAL, num_train=3_000, observed=4_001), "svgp"),
+    "several targets, few missing": (
+        replace(SEVERAL, num_train=3_000, observed=4_001),
+        "independent",
+    ),
+    "several targets, few missing of many rows": (
+        replace(SEVERAL, num_train=4_000, observed=7_000),
+        "svgp",
+    ),
+    "many targets, one missing": (
+        replace(SEVERAL, num_train=500, num_outputs=40, observed=19_999),
+        "independent",
+    ),
     "several targets on a GPU": (replace(SEVERAL, num_train=7_000, device="cuda"), "coregional"),
     "several targets, little memory": (replace(SEVERAL, memory=2**20), "svgp"),
     "mixed targets": (replace(SEVERAL, gaussian_outputs=False), "svgp"),
-    "several targets of weighted rows": (replace(SEVERAL, row_noise=True), "svgp"),
+    "several targets of weighted rows": (replace(SEVERAL, row_noise=True), "coregional"),
+    "several targets of many weighted rows": (
+        replace(SEVERAL, num_train=2_500, row_noise=True),
+        "independent",
+    ),
+    "mixed targets of weighted rows": (
+        replace(SEVERAL, row_noise=True, gaussian_outputs=False),
+        "svgp",
+    ),
     "several targets in files": (replace(SEVERAL, form="stream"), "svgp"),
     "two classes": (CLASSES, "laplace"),
     "two classes, many rows": (replace(CLASSES, num_train=5_000), "svgp"),
