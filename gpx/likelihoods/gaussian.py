@@ -168,7 +168,7 @@ class NoisyOutputs(Likelihood):
         if num_outputs < 2:
             raise ConfigError(
                 f"{class_name(self)} is for two outputs or more, got {num_outputs}; for one take "
-                "the Gaussian likelihood, and model=ExactGP() in place of model=CoregionalGP()"
+                "the Gaussian likelihood, and model=ExactGP() in place of a model of several"
             )
         self.num_outputs, self.num_latents = num_outputs, num_latents
         self.noise_floor = noise_floor

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -128,10 +129,32 @@ class SeparateLBFGSB(OwnSteps[IndependentGP]):
         if self.searches is None:
             return ""
         state = self.searches.state
-        arrived = int(((state == STATIONARY) | (state == SETTLED)).sum())
         going = int((state == GOING).sum())
-        text = f"{arrived} of {len(state)} targets converged"
+        text = f"{self._converged(self.searches)} of {len(state)} targets converged"
         return text + (f", {going} are still under way" if going else "")
+
+    def evidence_at_end(
+        self,
+        model: Model,
+        objective: Objective,
+        x: Tensor,
+        y: Tensor,
+        *,
+        batch_size: int,
+        generator: torch.Generator,
+    ) -> Evidence:
+        """As in ``Optimizer``, with the number of targets that have converged among the facts."""
+        found = objective.full_evidence(model, x, y, batch_size=batch_size, generator=generator)
+        if self.searches is None:  # training had ended before
+            return found
+        converged = self._converged(self.searches)
+        return replace(found, facts={**found.facts, "targets_converged": converged})
+
+    @staticmethod
+    def _converged(searches: SeparateSearches) -> int:
+        """Number of targets whose search has ended at a maximum."""
+        state = searches.state
+        return int(((state == STATIONARY) | (state == SETTLED)).sum())
 
     def state_dict(self) -> dict[str, Any]:
         """The state of all searches."""

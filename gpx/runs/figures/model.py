@@ -27,6 +27,9 @@ Array = NDArray[np.float64]
 MAP_POINTS = 60
 """Points along each side of a map over two inputs."""
 
+MAX_LENGTHSCALES = 8
+"""Most sets of lengthscales that are drawn: a model of many targets has one for each."""
+
 NUM_PATHS, NUM_GRID_POINTS = 5, 200
 """Number of functions sampled from a posterior over one input, and of points to draw them at."""
 
@@ -51,10 +54,18 @@ def draw_model(
         model_values = {}  # the model holds the mean of the samples
     else:
         model_values = natural_parameters(model)
-    for name, values in model_values.items():
-        if name.endswith("lengthscale") and values.shape == (data.num_inputs,) != (1,):
-            title = name.replace(".", "_")
-            drawn[title] = figures.lengthscale_bars(data.input_names, _array(values))
+    lengthscales = {
+        name.replace(".", "_"): values
+        for name, values in model_values.items()
+        if name.endswith("lengthscale") and values.shape == (data.num_inputs,) != (1,)
+    }
+    for title in [*lengthscales][:MAX_LENGTHSCALES]:
+        drawn[title] = figures.lengthscale_bars(data.input_names, _array(lengthscales[title]))
+    if len(lengthscales) > MAX_LENGTHSCALES:
+        say(
+            f"note: figures of the first {MAX_LENGTHSCALES} of {len(lengthscales)} sets of "
+            "lengthscales; the checkpoint has all"
+        )
     if data.num_outputs > 1 or data.num_inputs > 2:
         return drawn
     inducing = getattr(model, "inducing_points", getattr(model, "inducing", None))
