@@ -76,7 +76,7 @@ class SeparateStart:
         self.model, self.x, self.y = model, x.double(), y.double()
         self.max_evaluations, self.num_starts, self.say = max_evaluations, num_starts, say
         self.own = copy.deepcopy(model).double()
-        self.given = self.own.stacked().read().detach().clone()
+        self.given = self.own.stacked().read().detach()
 
     @torch.no_grad()
     def run(self) -> None:
@@ -91,7 +91,7 @@ class SeparateStart:
             first = start_factors(self.num_starts, self.x.shape[1])
             longest = start_factors(2, self.x.shape[1])[1:]
             further = [*(longest if len(first) == 1 else []), *SHORTER]
-        values, reached = self.given.clone(), torch.full((p,), -math.inf, dtype=torch.float64)
+        values, reached = self.given.cpu().clone(), torch.full((p,), -math.inf, dtype=torch.float64)
         explained = torch.zeros(p, dtype=torch.bool)
         for place, factor in enumerate([*first, *further]):
             left = range(p) if place < len(first) else (~explained).nonzero()[:, 0].tolist()

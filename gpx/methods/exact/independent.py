@@ -39,7 +39,8 @@ class IndependentGP(Model):
         targets: kernel and mean of each, ``targets[0].kernel``.
 
     Raises:
-        ConfigError: another likelihood, or a list of another length.
+        ConfigError: another likelihood, a list of another length, or one whose parts share
+            parameters.
     """
 
     takes_missing_targets = True
@@ -68,8 +69,20 @@ class IndependentGP(Model):
         self.targets = nn.ModuleList(
             [TargetParts(own, its_mean) for own, its_mean in zip(kernels, means, strict=True)]
         )
+        self._require_own()
         self.likelihood = likelihood
         self._made: tuple[list[nn.Module], StackedParts] | None = None
+
+    def _require_own(self) -> None:
+        seen: set[int] = set()
+        for each in self.parts:
+            own = {id(parameter) for parameter in each.parameters()}
+            if own & seen:
+                raise ConfigError(
+                    "two targets of IndependentGP share a parameter of their kernels or means, and "
+                    "each has its own: give copies (copy.deepcopy), or one kernel for all"
+                )
+            seen |= own
 
     @property
     def parts(self) -> list[TargetParts]:

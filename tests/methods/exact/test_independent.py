@@ -351,6 +351,9 @@ def test_what_is_refused():
         IndependentGP(**(parts | {"likelihood": Gaussian()}))
     with pytest.raises(ConfigError, match="of which each of 4 targets has a copy, or a list of 4"):
         IndependentGP(**(parts | {"kernel": [RBF(D), RBF(D)]}))
+    shared = RBF(D)
+    with pytest.raises(ConfigError, match="two targets of IndependentGP share a parameter"):
+        IndependentGP(**(parts | {"kernel": [shared, RBF(D), shared + Linear(), RBF(D)]}))
     with pytest.raises(ConfigError, match="got str"):
         IndependentGP(**(parts | {"mean": "zero"}))
     with pytest.raises(ConfigError, match="needs IndependentGP, or a model with stacked"):
