@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from torch import Tensor
@@ -35,11 +36,14 @@ class LogDensityGradient(NamedTuple):
         residual (n,): with respect to the residuals y - m(x).
         noise () or (n,): with respect to the noise variance, or to those of the rows.
         kernel: with respect to the kernel's parameters, and to inputs that require a gradient.
+        again: residuals, noise and ``kernel.inputs()`` -> the log density once more, in operations
+            of torch, for second derivatives; None: these raise.
     """
 
     residual: Tensor
     noise: Tensor
     kernel: KernelGradient
+    again: Callable[..., Tensor] | None = None
 
     def attached(self, value: Tensor, residual: Tensor, noise: Tensor) -> Tensor:
         """``value`` () with this gradient in ``residual`` (n,), ``noise`` and the kernel."""
@@ -51,4 +55,5 @@ class LogDensityGradient(NamedTuple):
                 self.noise.to(noise.dtype),
                 *self.kernel.gradients(),
             ],
+            self.again,
         )

@@ -9,7 +9,7 @@ them once, with thin matrix products per tile.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -18,7 +18,8 @@ from torch import Tensor
 from gpx.backends import row_chunks
 from gpx.kernels.distances import distances_, extended_coordinates
 from gpx.kernels.exponential import NEGLIGIBLE_SLOPE
-from gpx.linalg.known_gradient import first_derivative_only
+from gpx.kernels.profile_slopes import Slopes, covariance_again, squared_distance_again
+from gpx.linalg.known_gradient import twice_differentiable
 
 CPU_TILE_BYTES = 4 << 20
 """Bytes of one tile on a CPU: small enough to stay in cache, large enough for the BLAS."""
@@ -59,8 +60,9 @@ def stationary_covariance(
     lengthscale: Tensor | None = None,
     *,
     guarded: bool = True,
+    slopes: Slopes | None = None,
 ) -> Tensor:
-    """``scale * phi(|(x1_i - x2_j) / lengthscale|^2)`` as (n1, n2), differentiable once.
+    """``scale * phi(|(x1_i - x2_j) / lengthscale|^2)`` as (n1, n2), differentiable.
 
     Args:
         x1 (n1, d), x2 (n2, d): inputs; ``x1 is x2`` makes the diagonal exact. Or (b, n1, d) and
@@ -69,25 +71,41 @@ def stationary_covariance(
         profile: phi and its derivative.
         lengthscale () or (d,): None: the inputs are already scaled.
         guarded: see ``gpx.kernels.distances.centre``.
+        slopes: of the profile, for second derivatives, which raise without it.
 
     At coincident points the derivative with respect to inputs is zero, which is exact where phi is
-    differentiable and the subgradient 0 where it is not (Matern 1/2). Second derivatives raise. The
+    differentiable and the subgradient 0 where it is not (Matern 1/2). The
     result is kept for the backward pass, so changing it in place before makes autograd raise.
 
     Cost: O(n1 n2 d) time; memory beside the result one tile, and for gradients with respect to
     inputs or lengthscales one more matrix of its size (none when ``slope_per_value`` is given).
     """
-    return _StationaryCovariance.apply(x1, x2, lengthscale, scale, profile, x1 is x2, guarded)
+    return _StationaryCovariance.apply(
+        x1, x2, lengthscale, scale, profile, x1 is x2, guarded, slopes
+    )
 
 
 def squared_distance(z1: Tensor, z2: Tensor) -> Tensor:
-    """``|z1_i - z2_j|^2`` as (n1, n2), never negative, differentiable once in both arguments.
+    """``|z1_i - z2_j|^2`` as (n1, n2), never negative, differentiable in both arguments.
 
     ``z1 is z2`` makes the diagonal exactly zero. Incoming gradients are ignored at zero distance
-    (even infinite ones, as the square root sends), where the derivative is zero anyway. Cost:
+    (even infinite ones, as the square root sends; second derivatives then raise), where the
+    derivative is zero anyway. Cost:
     O(n1 n2 d) time, O(n1 n2) memory.
     """
     return _SquaredDistance.apply(z1, z2, z1 is z2)
+
+
+def _covariance_again(ctx: Any, _: Tensor) -> tuple[Tensor, Sequence[Tensor | None]] | None:
+    x1, x2, lengthscale, scale, *_ = ctx.saved_tensors
+    if ctx.profile_slopes is None:
+        return None
+    first, length, factor = (None if t is None else t.view_as(t) for t in (x1, lengthscale, scale))
+    second = None if ctx.square else x2.view_as(x2)
+    assert first is not None
+    assert factor is not None
+    result = covariance_again(first, second, length, factor, ctx.profile_slopes)
+    return None if result is None else (result, (first, second, length, factor, *[None] * 4))
 
 
 class _StationaryCovariance(torch.autograd.Function):
@@ -101,6 +119,7 @@ class _StationaryCovariance(torch.autograd.Function):
         profile: type[Profile],
         square: bool,
         guarded: bool,
+        profile_slopes: Slopes | None,
     ) -> Tensor:
         n1, n2 = x1.shape[-2], x2.shape[-2]
         both = extended_coordinates(x1, x2, square, lengthscale, centred=False, guarded=guarded)
@@ -127,10 +146,11 @@ class _StationaryCovariance(torch.autograd.Function):
                 slope.copy_(torch.hardshrink(slope, NEGLIGIBLE_SLOPE))
         ctx.save_for_backward(x1, x2, lengthscale, scale, both, slopes, result)
         ctx.slope_per_value, ctx.square = profile.slope_per_value, square
+        ctx.profile_slopes = profile_slopes
         return result
 
     @staticmethod
-    @first_derivative_only
+    @twice_differentiable(_covariance_again)
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x1, _, lengthscale, scale, both, slopes, result = ctx.saved_tensors
         need1, need2, need_length, need_scale = ctx.needs_input_grad[:4]
@@ -155,11 +175,11 @@ class _StationaryCovariance(torch.autograd.Function):
             total = pull.total(keepdim=scale.ndim > 0)
         by_scale = None if total is None else total / scale
         if not moves:
-            return None, None, None, by_scale, None, None, None
+            return None, None, None, by_scale, None, None, None, None
         # divisor of ``_Pullback.result``
         half = -0.5 / (scale if slopes is not None else ctx.slope_per_value)
         if lengthscale is None:
-            return *pull.result(half), None, by_scale, None, None, None
+            return *pull.result(half), None, by_scale, None, None, None, None
         # d r2 / d x = 2 (z_i - z_j) / lengthscale; d r2 / d lengthscale_d =
         # -2 (z_id - z_jd)^2 / lengthscale_d: the same sums times the coordinates
         unit = isinstance(half, float) and half == 1.0
@@ -170,7 +190,16 @@ class _StationaryCovariance(torch.autograd.Function):
             if lengthscale.ndim == 0:
                 by_length = by_length.sum()
         by_x1, by_x2 = by_x1 if need1 else None, by_x2 if need2 else None
-        return by_x1, by_x2, by_length, by_scale, None, None, None
+        return by_x1, by_x2, by_length, by_scale, None, None, None, None
+
+
+def _distance_again(ctx: Any, grad: Tensor) -> tuple[Tensor, Sequence[Tensor | None]] | None:
+    z1, z2, _, r2 = ctx.saved_tensors
+    # a root of r2, whose derivatives are infinite at zero, cannot be differentiated twice there
+    if not bool((grad.isfinite() | (r2 != 0)).all()):
+        return None
+    first, second = z1.view_as(z1), None if ctx.square else z2.view_as(z2)
+    return squared_distance_again(first, second), (first, second, None)
 
 
 class _SquaredDistance(torch.autograd.Function):
@@ -187,7 +216,7 @@ class _SquaredDistance(torch.autograd.Function):
         return result
 
     @staticmethod
-    @first_derivative_only
+    @twice_differentiable(_distance_again)
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         z1, _, both, r2 = ctx.saved_tensors
         pull = _Pullback(both, len(z1), ctx.square, *ctx.needs_input_grad[:2])

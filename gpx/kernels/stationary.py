@@ -45,7 +45,8 @@ class Stationary(Kernel):
         ConfigError: lengthscales and ``ard_num_dims`` or ``active_dims`` disagree in number.
 
     Accuracy: distances come from a matrix product of centred inputs, with an absolute error in r2
-    of a few machine epsilons times the squared scaled radius of the data. First derivatives only.
+    of a few machine epsilons times the squared scaled radius of the data. Differentiable twice, but for
+    profiles with a kink at zero distance (Matern 1/2).
     """
 
     in_place: ClassVar[type[Profile] | None] = None
@@ -153,7 +154,9 @@ class Stationary(Kernel):
             z1, lengthscale = self.coordinates(x1), None
             z2 = z1 if x1 is x2 else self.coordinates(x2)
         scale, guarded = self.outputscale, not is_trained(self)
-        return stationary_covariance(z1, z2, scale, self.in_place, lengthscale, guarded=guarded)
+        return stationary_covariance(
+            z1, z2, scale, self.in_place, lengthscale, guarded=guarded, slopes=self.slopes
+        )
 
     def _centred(self, x1: Tensor, x2: Tensor) -> tuple[Tensor, Tensor]:
         """Coordinates about one point among them; the same object twice when ``x1 is x2``."""

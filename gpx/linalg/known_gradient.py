@@ -1,4 +1,7 @@
-"""Gradients worked out by hand, in the graph of autograd; their second derivatives are refused."""
+"""Gradients worked out by hand, in the graph of autograd.
+
+Second derivatives are refused, or computed through the same function in operations of torch.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,11 @@ from torch import Tensor
 from gpx.errors import NotAvailable
 
 Backward = Callable[..., Any]
+
+Again = Callable[[Any, Tensor], tuple[Tensor, Sequence[Tensor | None]] | None]
+"""From the context of a function, and the gradient by its result, this result once more in
+operations of torch, and for every argument of ``forward`` a view of it from which this was computed
+(None for those that are no tensor or have no gradient); None: there are no such operations."""
 
 
 def first_derivative_only(backward: Backward) -> Backward:
@@ -38,6 +46,37 @@ def first_derivative_only(backward: Backward) -> Backward:
     return once
 
 
+def twice_differentiable(again: Again) -> Callable[[Backward], Backward]:
+    """A decorator of a ``backward`` whose results are differentiable, through what ``again`` gives.
+
+    ``again`` is called with ``create_graph=True`` only. Views, not the tensors themselves, stand
+    for the arguments, since one may have been computed from another. Where it gives None, results
+    are as of ``first_derivative_only``.
+    """
+
+    def decorate(backward: Backward) -> Backward:
+        once = first_derivative_only(backward)
+
+        @functools.wraps(backward)
+        def twice(ctx: Any, grad: Tensor) -> Any:
+            found = again(ctx, grad) if torch.is_grad_enabled() else None
+            if found is None:
+                return once(ctx, grad)
+            result, views = found
+            wanted = [view for view in views if view is not None and view.requires_grad]
+            gradients = iter(
+                torch.autograd.grad(result, wanted, grad, create_graph=True, allow_unused=True)
+            )
+            return tuple(
+                next(gradients) if view is not None and view.requires_grad else None
+                for view in views
+            )
+
+        return twice
+
+    return decorate
+
+
 class _Refusing(torch.autograd.Function):
     """The first argument, as a function of the others whose derivative raises."""
 
@@ -54,31 +93,46 @@ class _Refusing(torch.autograd.Function):
         )
 
 
+def _value_again(ctx: Any, _: Tensor) -> tuple[Tensor, Sequence[Tensor | None]] | None:
+    if ctx.again is None:
+        return None
+    views = [tensor.view_as(tensor) for tensor in ctx.saved_tensors[: ctx.count]]
+    return ctx.again(*views), (None, None, None, *views, *[None] * ctx.count)
+
+
 class _KnownGradient(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, value: Tensor, count: int, *tensors: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, value: Tensor, count: int, again: Callable[..., Tensor] | None, *tensors: Tensor
+    ) -> Tensor:
         ctx.save_for_backward(*tensors)
-        ctx.count = count
+        ctx.count, ctx.again = count, again
         return value.clone()
 
     @staticmethod
-    @first_derivative_only
+    @twice_differentiable(_value_again)
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         known = ctx.saved_tensors[ctx.count :]
-        return (None, None, *(grad.to(g.dtype) * g for g in known), *(None for _ in known))
+        return (None, None, None, *(grad.to(g.dtype) * g for g in known), *(None for _ in known))
 
 
-def with_gradient(value: Tensor, inputs: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
+def with_gradient(
+    value: Tensor,
+    inputs: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    again: Callable[..., Tensor] | None = None,
+) -> Tensor:
     """``value`` as a differentiable function of ``inputs`` with the gradients given.
 
     Args:
         value (): detached scalar.
         inputs: tensors the scalar depends on; gradients flow on into their own graphs.
         gradients: d value / d input, each of its input's shape.
+        again: ``inputs`` -> the scalar, in differentiable operations, for second derivatives.
 
     Returns:
-        (): equal to ``value``. First derivatives only: second ones raise NotAvailable.
+        (): equal to ``value``. Without ``again`` second derivatives raise NotAvailable.
     """
-    out = _KnownGradient.apply(value, len(inputs), *inputs, *gradients)
+    out = _KnownGradient.apply(value, len(inputs), again, *inputs, *gradients)
     assert isinstance(out, Tensor)
     return out

@@ -1,6 +1,7 @@
 """Exact Gaussian processes: by Cholesky factorisation, iteratively, with a bounded bias."""
 
 from gpx.methods.exact.barely_biased_mll import BarelyBiasedMLL
+from gpx.methods.exact.by_autograd import differentiable_prediction
 from gpx.methods.exact.coregional import CoregionalGP
 from gpx.methods.exact.coregional_mll import CoregionalMLL
 from gpx.methods.exact.coregional_posterior import CoregionalPosterior
@@ -36,4 +37,5 @@ __all__ = [
     "MarginalLikelihood",
     "SubsetEvidence",
     "SubsetOfData",
+    "differentiable_prediction",
 ]

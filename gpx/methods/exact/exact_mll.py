@@ -19,6 +19,7 @@ from gpx.likelihoods.row_noise import RowNoise
 from gpx.linalg import CholeskyReport, inverse_from_factor, upper_solve
 from gpx.means.base import Mean
 from gpx.methods.base.objective import Evidence, Facts, Kind, Objective
+from gpx.methods.exact.by_autograd import log_density_again
 from gpx.methods.exact.model import ExactModel, noisy_cholesky, row_blocks
 
 
@@ -37,7 +38,7 @@ def log_marginal_likelihood(
         gradient: whether to compute the gradient (two thirds of the work).
 
     Exactness: exact up to rounding; if jitter was needed, value and gradient are those of the
-    matrix with that jitter.
+    matrix with that jitter. Second derivatives: ``log_density_again``.
     Cost: n^3/3 multiply-adds for the value, n^3 in all with the gradient; memory one n x n array.
     Raises: NotPositiveDefinite; ConfigError when the array does not fit.
     Source: Burt thesis, sections 1.1.1 and 1.3.
@@ -61,7 +62,8 @@ def log_marginal_likelihood(
 
         diagonal = 0.5 * (alpha.square() - inverse.diagonal())
         found = matrix_gradient(kernel, x, noise, -alpha, twice_gradient, diagonal, report)
-        return terms, found, report
+        again = log_density_again(kernel, x, report.relative)
+        return terms, found._replace(again=again), report
 
 
 def matrix_gradient(
