@@ -45,8 +45,8 @@ class Stationary(Kernel):
         ConfigError: lengthscales and ``ard_num_dims`` or ``active_dims`` disagree in number.
 
     Accuracy: distances come from a matrix product of centred inputs, with an absolute error in r2
-    of a few machine epsilons times the squared scaled radius of the data. Differentiable twice, but for
-    profiles with a kink at zero distance (Matern 1/2).
+    of a few machine epsilons times the squared scaled radius of the data. Entries are
+    differentiable twice, but for profiles with a kink at zero distance (Matern 1/2).
     """
 
     in_place: ClassVar[type[Profile] | None] = None
