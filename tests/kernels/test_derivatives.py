@@ -276,7 +276,7 @@ REFUSED = {
     "an angle": (kernels.ArcCosine, r"ArcCosine .* difference quotients"),
     "a category": (lambda: kernels.Categorical([[0, 2]]), r"Categorical .* input 0 is a category"),
     "no derivative by hand": (
-        lambda: kernels.Convolutional(kernels.RBF(2), [1, D], [1, 2]),
+        lambda: kernels.Convolutional(kernels.Matern12(2), [1, D], [1, 2]),
         r"Convolutional .* torch cannot differentiate it twice",
     ),
     "of little smoothness": (lambda: kernels.MaternNu(nu=1.7), r"MaternNu .* above 2"),
@@ -294,6 +294,10 @@ def test_kernels_without_derivatives_are_refused_in_one_sentence(name):
     with pytest.raises(ConfigError, match=words) as refusal:
         check_derivatives(make(), rows(3, 0), range(D))
     assert "\n" not in str(refusal.value)
+
+
+def test_patches_of_a_smooth_kernel_have_derivatives_by_autograd():
+    check_derivatives(kernels.Convolutional(kernels.RBF(2), [1, D], [1, 2]), rows(3, 0), range(D))
 
 
 @pytest.mark.parametrize("name", CASES)
