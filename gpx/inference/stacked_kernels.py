@@ -8,6 +8,7 @@ cannot take it.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -88,7 +89,9 @@ def mapped(
         return call_with(module, own, function, *rows)
 
     try:
-        return torch.vmap(one)(values, *args)
+        with warnings.catch_warnings():  # of operations that vmap takes one after the other
+            warnings.filterwarnings("ignore", message="There is a performance drop")
+            return torch.vmap(one)(values, *args)
     except (RuntimeError, ValueError) as refused:  # what vmap cannot take
         if isinstance(refused, torch.OutOfMemoryError):
             raise

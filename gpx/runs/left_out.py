@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gpx.data import Standardiser
 from gpx.errors import NotAvailable, class_name
-from gpx.models import ExactPosterior, Posterior
+from gpx.models import ExactPosterior, IndependentPosterior, Posterior
 
 
 class LeftOutRows(NamedTuple):
@@ -20,6 +20,8 @@ class LeftOutRows(NamedTuple):
         target (n,): of the training rows, in order.
         mean (n,), std (n,): of the prediction, observation noise included.
         log_density (n,): of the target under it, in nats; minus their mean is the MNLP.
+
+    Of p targets that are modelled each by itself all of them are (n, p), NaN where one is missing.
     """
 
     target: NDArray[np.float64]
@@ -42,18 +44,17 @@ def left_out_rows(posterior: Posterior, scaler: Standardiser, normal: bool) -> L
 
     Cost: n^3 operations and one n x n array.
     """
-    if not isinstance(posterior, ExactPosterior):
+    if not isinstance(posterior, (ExactPosterior, IndependentPosterior)):
         raise NotAvailable(
             "leave-one-out predictions need an exact Gaussian process that is solved by Cholesky, "
             f"and the posterior is {class_name(posterior)}: train with model=ExactGP() and "
-            "solver=cholesky"
+            "solver=cholesky, or several targets with model=IndependentGP()"
         )
     if not normal:
         raise NotAvailable(
             "leave-one-out predictions are not available with recalibration or a transformed target"
         )
-    left = posterior.leave_one_out()
-    target = (posterior.residual + posterior.mean(posterior.inputs)).double().cpu()
+    left, target = posterior.leave_one_out(), posterior.training_targets().double().cpu()
     residual, variance = left.residual.double().cpu(), left.variance.double().cpu()
     own_unit = scaler.target_scale.double().cpu().log()
     return LeftOutRows(

@@ -5,6 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
+import gpx
 from gpx.data import Standardiser
 from gpx.errors import NotAvailable
 from gpx.kernels import RBF
@@ -55,3 +56,20 @@ def test_other_posteriors_and_laws_have_none(trained):
     recalibrated.calibration = lambda law: law
     with pytest.raises(NotAvailable, match="with recalibration"):
         recalibrated.leave_one_out()
+
+
+def test_targets_that_are_modelled_each_by_itself():
+    rng = np.random.default_rng(5)
+    x = rng.uniform(-2, 2, (30, 1))
+    y = np.concatenate([np.sin(2 * x), 50 + 10 * np.cos(x)], 1) + 0.1 * rng.normal(size=(30, 2))
+    y[4, 1] = np.nan
+    options = ("kernel=rbf", "data.test_fraction=0", "trainer.figures=false")
+    together = gpx.fit(x, y, "approx=independent", *options, quiet=True, keep=False)
+    left = together.leave_one_out()
+    assert np.isnan(left.mean).sum() == np.isnan(left.log_density).sum() == 1
+    np.testing.assert_allclose(left.target, y)
+    for target, rows in enumerate((slice(None), ~np.isnan(y[:, 1]))):
+        alone = gpx.fit(x[rows], y[rows, target], "approx=exact", *options, quiet=True, keep=False)
+        want = alone.leave_one_out()
+        np.testing.assert_allclose(left.mean[rows, target], want.mean, rtol=1e-2, atol=1e-2)
+        np.testing.assert_allclose(left.log_density[rows, target], want.log_density, atol=0.05)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gpx.constraints import natural_parameters
+from gpx.inference.leave_one_out import LeftOut
 from gpx.inference.padded_rows import noisy_system
 from gpx.inference.stacked_kernels import mapped, stacked_covariances, stacked_diagonals
 from gpx.likelihoods.gaussian import Gaussian, GaussianOutputs, NoisyOutputs
@@ -96,6 +97,25 @@ class IndependentPosterior(Posterior):
         Cost: n^3/3 multiply-adds for n observations of it.
         """
         return self._alone(number, self._cells())[0]
+
+    def training_targets(self) -> Tensor:
+        """The targets (n, p) that it was conditioned on; NaN where one is missing."""
+        means = torch.stack([own.mean(self.inputs) for own in self._targets()], 1)
+        return self.residual + means
+
+    @torch.no_grad()
+    def leave_one_out(self) -> LeftOut:
+        """Prediction of every cell (n, p) given all others of its target; NaN where it is missing.
+
+        Cost: that of ``ExactPosterior.leave_one_out`` for each target.
+        """
+        residual, variance = torch.full_like(self.residual, torch.nan), self.residual.clone()
+        cells = self._cells()
+        for number in range(self.likelihood.num_outputs):
+            rows = cells.rows(number)
+            found = self._alone(number, cells)[0].leave_one_out()
+            residual[rows, number], variance[rows, number] = found.residual, found.variance
+        return LeftOut(residual, variance)
 
     def own_hyperparameters(self) -> dict[str, Tensor] | None:
         """As in ``Posterior``, with a leading axis of targets; None if kernels differ in form."""
@@ -185,8 +205,7 @@ class IndependentPosterior(Posterior):
             before = RowNoise.plain(self.inputs[:, 0]) if known is None else known
             more = RowNoise.plain(x[:, 0]) if noise is None else noise.like(x)
             made.know_noise(before.concatenated(more))
-        means = torch.stack([own.mean(self.inputs) for own in self._targets()], 1)
-        targets = torch.cat([self.residual + means, y])
+        targets = torch.cat([self.training_targets(), y])
         made.condition_(torch.cat([self.inputs, x]), targets)
         return made
 

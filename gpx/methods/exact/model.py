@@ -321,6 +321,10 @@ class ExactPosterior(JointLaw, GaussianPosterior):
         """As in ``Posterior``."""
         return {"solver": "cholesky"}
 
+    def training_targets(self) -> Tensor:
+        """The targets (n,) that it was conditioned on."""
+        return self.residual + self.mean(self.inputs)
+
     @torch.no_grad()
     def leave_one_out(self) -> LeftOut:
         """Prediction of every training value given all others, at these hyperparameters.
