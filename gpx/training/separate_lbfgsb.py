@@ -220,7 +220,7 @@ class SeparateProblem:
         together += torch.cat([density[:, None], by_prior], 1)  # one transfer for all
         losses, gradients = (together / -counts[:, None]).split([1, together.shape[1] - 1], 1)
         searches.tell(active, losses[:, 0], gradients)
-        self.parts.write(searches.point.to(like), active)
+        self.parts.write(searches.point, active)
 
     def evidence(self, searches: SeparateSearches, targets: Sequence[int]) -> Tensor:
         """Log evidence (a,) of some targets where their searches stand, nats, without priors."""

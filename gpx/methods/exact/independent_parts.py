@@ -83,6 +83,7 @@ class StackedParts:
         Args:
             targets: whose parameters to set; None: those of all.
         """
+        values = values.to(self.noise.raw)  # one transfer to their device
         places: list[Tensor] = []
         parts: list[Tensor] = []
         for target in range(len(self.targets)) if targets is None else targets:
