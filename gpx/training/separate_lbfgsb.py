@@ -131,7 +131,7 @@ class SeparateLBFGSB(OwnSteps[IndependentGP]):
         state = self.searches.state
         going = int((state == GOING).sum())
         text = f"{self._converged(self.searches)} of {len(state)} targets converged"
-        return text + (f", {going} are still under way" if going else "")
+        return text + (f", {going} still under way" if going else "")
 
     def evidence_at_end(
         self,

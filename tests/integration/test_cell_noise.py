@@ -98,6 +98,10 @@ def test_columns_of_a_table(method, table, train, tmp_path):
     np.testing.assert_allclose(found, [plain[0], (plain[0] ** 2 + 25) ** 0.5], rtol=1e-6)
     found = [float(first["std_lead"]), float(second["std_lead"])]
     np.testing.assert_allclose(found, [(plain[1] ** 2 + 100) ** 0.5, plain[1]], rtol=1e-6)
+    predict([f"run={folder.path}", f"input={table}", f"output={out}"])  # empty: nothing is added
+    with out.open() as file:
+        rows = list(csv.DictReader(file))
+    assert float(rows[3]["std_lead"]) == pytest.approx(model.predict(X[3:4]).std[0, 1], rel=1e-6)
     new.write_text("b,a\n0.5,0.1\n")  # a table without them is taken too
     predict([f"run={folder.path}", f"input={new}", f"output={out}"])
     archive = tmp_path / "new.npz"

@@ -8,6 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from gpx.data.archive import ANY, array_names, read_array
 from gpx.data.columns.choice import named_column
 from gpx.data.columns.coding import Coding
@@ -83,7 +85,7 @@ def read_rows(path: str | Path, coding: Coding) -> NewRows:
         own = frame([layout.names.index(coding.identifier)], texts=True)
         identifiers = texts_of(own.columns[0])
     if coding.noise and set(coding.noise) <= set(there):
-        noise = _as_given(noise_variances(frame([there.index(name) for name in coding.noise])))
+        noise = _as_given(frame([there.index(name) for name in coding.noise]))
     # as text if training did so: a category may be 01234, a date 20210331
     texts = any(coded.column.kind != "number" for coded in coding.columns)
     return NewRows(frame(_matched(layout, names, others), texts), identifiers, noise)
@@ -164,9 +166,12 @@ def _archived(path: Path, coding: Coding) -> NewRows:
     return NewRows(frame, identifiers, noise)
 
 
-def _as_given(variances: Floats) -> Floats:
-    """Noise variances (n,), or (n, q) for q > 1 columns."""
-    return variances[:, 0] if variances.shape[1] == 1 else variances
+def _as_given(columns: Frame) -> Floats:
+    """Noise variances (n,), or (n, q) for q > 1 columns, whose empty cells add no noise."""
+    if len(columns.names) == 1:
+        return noise_variances(columns)[:, 0]
+    anywhere = np.ones((len(columns), len(columns.names)), dtype=bool)
+    return noise_variances(columns, absent=anywhere)
 
 
 def _archived_noise(
@@ -175,11 +180,11 @@ def _archived_noise(
     """Noise variances in an archive: arrays (n,), or one (n, p)."""
     values = read_array(path, names[0], "noise")
     if len(names) > 1 or values.ndim == 1:
-        return _as_given(noise_variances(columns_of(names)))
+        return _as_given(columns_of(names))
     titles = tuple(f"{names[0]} {i + 1}" for i in range(values.shape[1]))
     where = str(path)
     found = Frame(titles, tuple(values.T), where, places(where, titles, "data row"))
-    return noise_variances(found)
+    return _as_given(found)
 
 
 def _pictured(path: Path, coding: Coding, shape: tuple[int, ...]) -> Frame:
