@@ -42,6 +42,7 @@ TITLES = {
     "classification": "Classification on all points: who is right where",
     "deep": "Deep and convolutional networks with Gaussian processes: calibration",
     "diagnostics": "Diagnostics: what certificates show",
+    "derivatives": "Derivatives observed beside values",
     "direct": "Discrete weights (DIRECT): reproductions",
     "grids": "Exact Gaussian processes on grids with gaps: reproductions",
     "gpu": "On a GPU, and as far as can be seen without one",

@@ -106,7 +106,7 @@ class ObservedDerivatives:
         """Upper factor U (N, N), U^T U = C (+ reported jitter); see ``factor_with_noise``.
 
         Args:
-            noise (p,): variances.
+            noise (p,) or (n, p): variances of the targets, or of every cell.
 
         Raises:
             ConfigError: the array does not fit into free memory, or the kernel has no derivatives.
@@ -169,7 +169,7 @@ class DerivativeSystem:
 
     Args:
         kernel, inputs: of ``ObservedDerivatives``.
-        noise (p,): variances.
+        noise (p,) or (n, p): variances of the targets, or of every cell.
         x (n, d), y (n, p): NaN where a target is missing.
 
     Cost: N^3/3 multiply-adds and one N x N array for N observed values and derivatives.

@@ -10,6 +10,7 @@ from torch import Tensor
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import GaussianOutputs
+from gpx.likelihoods.row_noise import RowNoise
 from gpx.means.base import Mean
 from gpx.methods.base.objective import Evidence, Facts, Objective
 from gpx.methods.exact.coregional_blocks import ObservedTargets, targets_log_density
@@ -44,6 +45,7 @@ class DerivativeMLL(Objective[DerivativeModel]):
     batching = "full"
     kind = "exact"
     takes_missing_targets = True
+    takes_row_noise = True
     models = (DerivativeModel,)
     made_for = "DerivativeGP"
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (GaussianOutputs,)
@@ -66,6 +68,8 @@ class DerivativeMLL(Objective[DerivativeModel]):
             ConfigError: the kernel has no derivatives, or x lacks an input.
         """
         inputs, noise = model.inputs, model.likelihood.noise_variance.to(y)
+        known: RowNoise | None = getattr(model, "row_noise", None)
+        noise = noise if known is None else known.like(y).variances(noise)
         residual = y - prior_means(model.mean, x, inputs)
         require_no_infinity(residual.detach())
         targets = ObservedTargets(residual, some_empty=True)

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, MultivariateNormal
 
-from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 from gpx.kernels.derivatives import Moved
 from gpx.likelihoods.base import Likelihood
@@ -44,13 +43,15 @@ class DerivativePosterior(Posterior):
     Attributes:
         inputs (n, d), residual (n, p): the data; NaN where a target is missing.
         alpha (n, p): C^{-1} residual, zero where a target is missing.
+        row_noise: ``RowNoise.packed`` of the data; None: nothing is known.
     """
 
-    data_sized: ClassVar[tuple[str, ...]] = ("inputs", "residual", "alpha")
+    data_sized: ClassVar[tuple[str, ...]] = ("inputs", "residual", "alpha", "row_noise")
     derived: ClassVar[tuple[str, ...]] = ("_made",)
     inputs: Tensor
     residual: Tensor
     alpha: Tensor
+    row_noise: Tensor | None
 
     def __init__(
         self,
@@ -64,7 +65,19 @@ class DerivativePosterior(Posterior):
         self.likelihood = untrained(likelihood)
         self.with_respect_to = tuple(with_respect_to)
         self.register_data_sized()
+        self.row_noise = None  # then it is not part of the saved state
         self._made: DerivativeSystem | None = None
+
+    def know_noise(self, noise: RowNoise) -> None:
+        """Set the noise of the rows, before ``condition_``."""
+        self.row_noise = noise.packed()
+
+    def _noise(self) -> Tensor:
+        """Noise variances (p,), or (n, p) of the cells if something is known of them."""
+        learned = self.likelihood.noise_variance
+        if self.row_noise is None:
+            return learned
+        return RowNoise.unpacked(self.row_noise).variances(learned)
 
     @torch.no_grad()
     def condition_(self, x: Tensor, y: Tensor) -> None:
@@ -87,7 +100,7 @@ class DerivativePosterior(Posterior):
                 as_inputs(self.with_respect_to),
                 self.inputs,
                 self.residual,
-                self.likelihood.noise_variance,
+                self._noise(),
             )
         return self._made
 
@@ -173,18 +186,14 @@ class DerivativePosterior(Posterior):
         likelihood: Gaussian | NoisyOutputs,
         noise: RowNoise | None = None,
     ) -> Posterior:
-        """As in ``Posterior``, for y (m, p); conditions on all rows again.
-
-        Raises:
-            ConfigError: ``noise`` is given; the noise is that of each target.
-        """
-        if noise is not None:
-            raise ConfigError(
-                "DerivativeGP has one noise variance for values and one for each derivative, and "
-                "noise= gives each of the further rows its own: leave it out"
-            )
+        """As in ``Posterior``, for y (m, p); conditions on all rows again."""
         parts = (self.kernel, self.mean, self.likelihood)
         made = DerivativePosterior(*parts, self.with_respect_to)
+        if noise is not None or self.row_noise is not None:
+            kept = self.row_noise
+            known = RowNoise.plain(self.inputs[:, 0]) if kept is None else RowNoise.unpacked(kept)
+            more = RowNoise.plain(x[:, 0]) if noise is None else noise.like(x)
+            made.know_noise(known.concatenated(more))
         before = prior_means(self.mean, self.inputs, as_inputs(self.with_respect_to))
         targets = self.residual + before.detach()
         made.condition_(torch.cat([self.inputs, x]), torch.cat([targets, y]))
@@ -224,7 +233,7 @@ class DerivativePosterior(Posterior):
         noise = torch.randn(
             num, *like.shape, generator=generator, dtype=like.dtype, device=like.device
         )
-        noise *= self.likelihood.noise_variance.sqrt()
+        noise *= self._noise().sqrt()
         weights = system.known(system.solve(self.residual - prior(self.inputs) - noise))
 
         @sampled_functions(self)

@@ -10,13 +10,14 @@ from numbers import Integral
 import torch
 from torch import Tensor
 
-from gpx.constraints import is_trained, set_above_floor
+from gpx.constraints import is_trained, positive_parameters, set_above_floor
 from gpx.errors import ConfigError, DataError, NotPositiveDefinite, class_name
 from gpx.kernels.base import Kernel
 from gpx.kernels.derivatives import check_derivatives
 from gpx.kernels.stationary import Stationary
 from gpx.kernels.structure import leaves
 from gpx.likelihoods.gaussian import GaussianOutputs
+from gpx.likelihoods.row_noise import RowNoise
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model
 from gpx.methods.exact.coregional_blocks import ObservedTargets, targets_log_density
@@ -30,15 +31,17 @@ from gpx.methods.exact.derivative_blocks import (
 from gpx.methods.exact.derivative_posterior import DerivativePosterior
 from gpx.sampling.batches import some_rows
 
-FEWEST_VALUES = 10
-"""Values below which hyperparameters do not start at a fit to values alone."""
-TRIED_TARGETS = 1000
+TRIED_TARGETS = 600
 """Most values and derivatives by which starts are compared; cost is cubic in it."""
-FACTORS = (0.5, 1.0, 2.0)
-"""Of the lengthscales at which derivatives have the variance of the data, where training may
-start."""
+FACTORS = (0.5, 1.0, 3.0, 10.0)
+"""Of the lengthscales at which derivatives have the variance of the data, where training may start.
+Above one the outputscale grows as the square, so that derivatives keep that variance: functions
+that are smooth beyond the data."""
+SPREADS = (1.0, 0.5)
+"""Powers of the ratios of these lengthscales: derivatives by an input along which the function
+bends rather than rises are small, and say nothing of how fast they change."""
 NOISE_SHARES = (0.1, 0.001)
-"""Of the mean squares of the derivatives, at which their noise variance may start."""
+"""Of the mean squares of values and derivatives, at which their noise variances may start."""
 
 
 class DerivativeGP(Model):
@@ -48,7 +51,8 @@ class DerivativeGP(Model):
     derivatives are one Gaussian process, whose covariances are derivatives of the kernel; a
     derivative is as much information as a value nearby.
 
-    Values and derivatives may be missing: NaN in y (n, p).
+    Values and derivatives may be missing: NaN in y (n, p). Their noise variances may be known for
+    each row or cell (``know_noise``).
 
     Args:
         kernel: of f, with ``derivatives``: most that are differentiable, their sums and products.
@@ -69,6 +73,8 @@ class DerivativeGP(Model):
     """
 
     takes_missing_targets = True
+    takes_row_noise = True
+    takes_cell_noise = True
     observes_derivatives = True
     kernel: Kernel
     mean: Mean
@@ -119,61 +125,70 @@ class DerivativeGP(Model):
         check_derivatives(self.kernel, x[:3], self.with_respect_to)
 
     def start_targets(self, y: Tensor) -> Tensor | None:
-        """As in ``Model``: the values, if there are enough of them."""
-        values = y[:, :1]
-        if int((~values.isnan()).sum()) < FEWEST_VALUES:
-            return None
-        return torch.cat([values, torch.full_like(y[:, 1:], torch.nan)], 1)
+        """As in ``Model``: all where there are no derivatives, and none where there are.
+
+        Derivatives say more of lengthscales than an exact process of few values does.
+        """
+        return y if bool(y[:, 1:].isnan().all()) else None
 
     @torch.no_grad()
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
         """Start where the evidence of some values and derivatives is largest.
 
         Beside the present hyperparameters, lengthscales are tried at which derivatives have the
-        variance of the data, and some times longer and shorter ones; and noise variances of the
-        derivatives. What is not trained stays.
+        variance of the data, longer and shorter ones (``FACTORS``), and two noise levels. What is
+        not trained stays, and everything where there are no derivatives.
 
-        Cost: eight factorisations of at most ``TRIED_TARGETS`` targets.
+        Cost: 18 factorisations of at most ``TRIED_TARGETS`` targets.
         """
         require_inputs(self.inputs, x)
+        if self.start_targets(y) is not None:
+            return
         count = min(len(x), max(2, TRIED_TARGETS // y.shape[1]))
         rows = some_rows(x, count, generator)
         x, y = x[rows], y[rows]
-        squares = y.square().nanmean(0)[1:]
+        known = None if self.row_noise is None else self.row_noise.of(rows).like(y)
+        squares = (y - prior_means(self.mean, x, self.inputs)).square().nanmean(0)
         moving = [p for part in (self.kernel, self.likelihood) for p in part.parameters()]
         given = [parameter.clone() for parameter in moving]
-        stretch = self._stretch(x, squares)
+        log = self._stretch(x, squares[1:])
 
-        def start(factor: float | None, share: float) -> None:
+        def start(factor: float | None, power: float, share: float | None) -> None:
             for parameter, value in zip(moving, given, strict=True):
                 parameter.copy_(value)
             if factor is not None:
+                stretch = (power * log + (1.0 - power) * log.mean()).exp()
                 _lengthen(self.kernel, factor * stretch)
-            if is_trained(self.likelihood, "noise_variance"):
-                noise = self.likelihood.noise_variance.clone()
-                noise[1:] = torch.where(squares > 0.0, share * squares, noise[1:])
+                _enlarge(self.kernel, max(factor, 1.0) ** 2)
+            if share is not None and is_trained(self.likelihood, "noise_variance"):
+                noise = self.likelihood.noise_variance
+                noise = torch.where(squares > 0.0, share * squares, noise)  # NaN: none is there
                 set_above_floor(self.likelihood, "noise_variance", noise)
 
-        tried = [(factor, share) for factor in (None, *FACTORS) for share in NOISE_SHARES]
+        ways: list[tuple[float | None, float]] = [(None, 1.0)]
+        ways += [(factor, power) for factor in FACTORS for power in SPREADS]
+        tried = [(*way, share) for way in ways for share in NOISE_SHARES]
         found = []
         for each in tried:
             start(*each)
-            found.append(self._log_density(x, y))
-        start(*tried[max(range(len(tried)), key=found.__getitem__)])
+            found.append(self._log_density(x, y, known))
+        best = max(range(len(tried)), key=found.__getitem__)
+        start(*(tried[best] if found[best] > -math.inf else (None, 1.0, None)))
 
     def _stretch(self, x: Tensor, squares: Tensor) -> Tensor:
-        """Factors (d,) of lengthscales after which derivatives have these mean squares (p - 1,).
+        """Logarithms (d,) of factors of lengthscales after which derivatives have a variance.
 
-        Inputs without derivatives have the geometric mean of the others.
+        It is that of the mean squares (p - 1,). Inputs without derivatives have the geometric mean
+        of the others.
         """
         found = self.kernel.derivatives(x, x)
         log = torch.full_like(x[0], torch.nan)
         for i, square in zip(self.with_respect_to, squares, strict=True):
             log[i] = 0.5 * (found.entry(i, i).mean() / square).log()
         log = torch.where(log.isfinite(), log, torch.nan)
-        return torch.where(log.isnan(), log.nanmean().nan_to_num(0.0), log).exp()
+        return torch.where(log.isnan(), log.nanmean().nan_to_num(0.0), log)
 
-    def _log_density(self, x: Tensor, y: Tensor) -> float:
+    def _log_density(self, x: Tensor, y: Tensor, known: RowNoise | None) -> float:
         """Log evidence of a few rows; minus infinity where it cannot be computed."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a start that is not taken needs no warning
@@ -182,6 +197,7 @@ class DerivativeGP(Model):
                 targets = ObservedTargets(residual, some_empty=True)
                 covariance = ObservedDerivatives(self.kernel, self.inputs, x, targets)
                 noise = self.likelihood.noise_variance.to(y)
+                noise = noise if known is None else known.variances(noise)
                 terms, _, _ = targets_log_density(covariance, x, residual, noise, gradient=False)
             except (NotPositiveDefinite, DataError):  # no targets in these rows
                 return -math.inf
@@ -202,6 +218,8 @@ class DerivativeGP(Model):
         if x.is_cpu:
             check_derivatives(self.kernel, x[:3], self.with_respect_to)
         posterior = self.new_posterior()
+        if self.row_noise is not None:
+            posterior.know_noise(self.row_noise.like(x))
         posterior.condition_(x, y)
         return posterior
 
@@ -222,3 +240,13 @@ def _lengthen(kernel: Kernel, factors: Tensor) -> None:
         if part.lengthscale.numel() != len(own):
             own = own.log().mean().exp()
         set_above_floor(part, "lengthscale", own * part.lengthscale)
+
+
+def _enlarge(kernel: Kernel, factor: float) -> None:
+    """Multiply the trained outputscale of a kernel that is stationary by a factor."""
+    parts = list(leaves(kernel))
+    if len(parts) > 1 or not isinstance(parts[0], Stationary):
+        return
+    raw = {own.name: own.raw for own in positive_parameters(parts[0], below=False)}
+    if "outputscale" in raw and raw["outputscale"].requires_grad:
+        set_above_floor(parts[0], "outputscale", factor * parts[0].outputscale)

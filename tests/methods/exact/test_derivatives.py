@@ -336,6 +336,37 @@ def test_missing_cells_equal_cells_of_infinite_noise():
     torch.testing.assert_close(want.mean, mean, rtol=1e-7, atol=1e-7, check_stride=False)
 
 
+@pytest.mark.parametrize("cells", [False, True])
+def test_known_noise_of_rows_or_cells_is_added_to_that_of_the_targets(cells):
+    model, x, y = problem(mean="wave", missing=0.3)
+    known = torch.rand(N, 3 if cells else 1, generator=draws(8))
+    model.know_noise(known if cells else known[:, 0])
+    matrix, residual, seen = dense(model, x, y)
+    matrix = matrix + known.expand(N, 3).mT.reshape(-1)[seen].diag()
+    law = torch.distributions.MultivariateNormal(torch.zeros(len(matrix)), matrix)
+    value, want = DerivativeMLL().evidence(model, x, y).value, law.log_prob(residual)
+    torch.testing.assert_close(value, want, rtol=1e-12, atol=1e-12)
+    for own, right in zip(
+        *(torch.autograd.grad(v, list(model.parameters())) for v in (value, want)), strict=True
+    ):
+        torch.testing.assert_close(own, right, rtol=1e-9, atol=1e-9)
+    new = x[:3] + 0.2
+    found = model.condition(x, y)
+    cross = blocks(model.kernel, new, x)[:, seen].detach()
+    mean = (cross @ torch.linalg.solve(matrix, residual)).view(3, 3).mT + means(model, new)
+    torch.testing.assert_close(found.predict(new).mean, mean.detach())
+    again = model.new_posterior()
+    again.load_state_dict(found.state_dict())
+    torch.testing.assert_close(again.predict(new).variance, found.predict(new).variance)
+    # rows that come later bring theirs
+    first = copy.deepcopy(model)
+    first.know_noise(known[:5] if cells else known[:5, 0])
+    more = RowNoise.of_variances(known[5:] if cells else known[5:, 0])
+    joined = first.condition(x[:5], y[:5]).with_observations(x[5:], y[5:], model.likelihood, more)
+    torch.testing.assert_close(joined.predict(new).mean, found.predict(new).mean)
+    model.initialise(x, y, generator=draws(1))
+
+
 def test_further_rows_are_conditioned_on():
     model, x, y = problem(mean="wave", missing=0.3)
     posterior = model.condition(x[:5], y[:5])
@@ -344,10 +375,6 @@ def test_further_rows_are_conditioned_on():
     want = model.condition(x, y).predict(new)
     torch.testing.assert_close(more.predict(new).mean, want.mean)
     torch.testing.assert_close(more.predict(new).variance, want.variance)
-    with pytest.raises(ConfigError, match="leave it out"):
-        posterior.with_observations(
-            x[5:], y[5:], model.likelihood, RowNoise.of_variances(torch.ones(4))
-        )
 
 
 def test_some_derivatives_in_another_order():
@@ -400,15 +427,20 @@ def test_it_starts_at_lengthscales_of_which_the_derivatives_tell():
     )
     one.initialise(x, y[:, :2], generator=draws(1))
     torch.testing.assert_close(one.kernel.lengthscale[0], one.kernel.lengthscale[1])
+    parts = RBF(D, 30.0) + Linear(D)
+    both = DerivativeGP(kernel=parts, mean=Constant(0.0), likelihood=outputs())
+    both.initialise(x, y, generator=draws(1))
+    assert parts.parts[0].lengthscale[0] < 3.0
 
 
-def test_values_alone_start_hyperparameters_where_there_are_enough():
-    model, _, y = problem()
-    found = model.start_targets(torch.cat([y, y]))
-    assert found[:, 1:].isnan().all()
-    assert torch.equal(found[:, 0], torch.cat([y, y])[:, 0])
-    y[:, 0] = torch.nan
+def test_a_start_of_values_alone_is_that_of_an_exact_gp():
+    model, x, y = problem()
     assert model.start_targets(y) is None
+    y[:, 1:] = torch.nan
+    assert model.start_targets(y) is y
+    before = copy.deepcopy(model.state_dict())
+    model.initialise(x, y, generator=draws(1))
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
 def make(**changes):
