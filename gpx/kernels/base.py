@@ -94,9 +94,8 @@ class Kernel(Constructed, ABC):
                     f"active_dims is {chosen}; it must list column numbers from 0 on, "
                     "or be None for all columns"
                 )
-            self.register_buffer(
-                "active_dims", torch.tensor([int(i) for i in chosen]), persistent=False
-            )
+            self._columns = tuple(int(i) for i in chosen)  # for which no GPU is waited for
+            self.register_buffer("active_dims", torch.tensor(self._columns), persistent=False)
         else:
             self.active_dims = None
 
@@ -185,7 +184,8 @@ class Kernel(Constructed, ABC):
         Args:
             a (..., d), b (..., d): inputs, whose leading dimensions are broadcast.
 
-        By default by autograd of ``pairs``, which must be plain torch.
+        By default by autograd of ``pairs``, which must be plain torch, and no constant at equal
+        rows. ``gpx.kernels.derivatives.check_derivatives`` says whether they are right.
 
         Raises:
             ConfigError: the functions are not differentiable, or torch cannot differentiate k
@@ -205,7 +205,7 @@ class Kernel(Constructed, ABC):
         found = make(own, other)
         if self.active_dims is None:
             return found
-        return InColumns(a, b, found, self.active_dims.tolist())
+        return InColumns(a, b, found, self._columns)
 
     def diagonal(self, x: Tensor) -> Tensor:
         """Prior variance k(x, x) at each row: (n, d) -> (n,), differentiable.

@@ -6,11 +6,12 @@ cov(df/dx_i, df'/dx'_j) = d2k / dx_i dx'_j (Rasmussen and Williams 2006, section
 
 from __future__ import annotations
 
+import copy
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -272,7 +273,6 @@ class OfCoordinates(KernelDerivatives):
     Args:
         kernel: with ``slopes``.
         a (..., d), b (..., d): its active inputs.
-        left, right: ``Moved`` of both.
     """
 
     def __init__(self, kernel: Stationary, a: Tensor, b: Tensor) -> None:
@@ -315,13 +315,9 @@ class OfWarp(KernelDerivatives):
 
     def part(self, i: Input, j: Input) -> Tensor | None:
         """Sums over the outputs r and s of g of dg_r/da_i dg_s/db_j times its."""
-        width = self.left.at.shape[-1]
-        rows = [(None, None)] if i is None else list(enumerate(self.left.by(i).unbind(-1)))
-        columns = [(None, None)] if j is None else list(enumerate(self.right.by(j).unbind(-1)))
-        assert max(len(rows), len(columns)) <= max(1, width)
         total: Tensor | None = None
-        for r, by_left in rows:
-            for s, by_right in columns:
+        for r, by_left in self.left.steps(i):
+            for s, by_right in self.right.steps(j):
                 found = self.inner.of(r, s)
                 for factor in (by_left, by_right):
                     found = found if found is None or factor is None else found * factor
@@ -356,6 +352,12 @@ class Moved:
             moved: tuple[Tensor, ...] = torch.func.jvp(self.warp, (flat,), (direction,))
             self._by[i] = self._shaped(moved[1])
         return self._by[i]
+
+    def steps(self, i: Input) -> list[tuple[Input, Tensor | None]]:
+        """Every output of the map with its derivative by x_i (...); for None one pair of None."""
+        if i is None:
+            return [(None, None)]
+        return list(enumerate(self.by(i).unbind(-1)))
 
     def _flat(self) -> Tensor:
         return self.x.reshape(-1, self.x.shape[-1])
@@ -471,10 +473,8 @@ def check_derivatives(kernel: Kernel, x: Tensor, inputs: Sequence[int]) -> None:
         )
 
 
-def _in_double(kernel: Kernel) -> Any:
+def _in_double(kernel: Kernel) -> Kernel:
     """The kernel, or a copy of it in float64."""
-    import copy
-
     if all(p.dtype == torch.float64 for p in kernel.parameters()):
         return kernel
     return copy.deepcopy(kernel).double()
