@@ -97,6 +97,7 @@ class ObservedTargets:
 
     Attributes:
         rows (N,), outputs (N,): their indices in y.
+        counts: targets of each output.
 
     Cost: one transfer from the device.
 
@@ -118,7 +119,7 @@ class ObservedTargets:
         self._rows = rows.split(counts)
         self._starts = [sum(counts[:output]) for output in range(len(counts))]
         self._complete = [count == len(y) for count in counts]
-        self.count = len(rows)
+        self.count, self.counts = len(rows), counts
 
     def inputs(self, x: Tensor) -> Tensor:
         """Inputs and number of the output of every target (N, d + 1), for x (n, d)."""

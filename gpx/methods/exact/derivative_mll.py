@@ -17,6 +17,9 @@ from gpx.methods.exact.coregional_blocks import ObservedTargets, targets_log_den
 from gpx.methods.exact.coregional_posterior import require_no_infinity
 from gpx.methods.exact.derivative_blocks import Inputs, ObservedDerivatives, prior_means
 
+FEWEST_CELLS = 3
+"""Cells of a target below which its noise variance is not learned: a function passes through one
+value whatever its noise is."""
 SOLVER = "cholesky of values and derivatives"
 """How they are solved with, for metrics."""
 
@@ -36,6 +39,8 @@ class DerivativeModel(Protocol):
 
 class DerivativeMLL(Objective[DerivativeModel]):
     """Log marginal likelihood of a ``DerivativeGP`` for the values and derivatives that are there.
+
+    The noise variance of a target of less than ``FEWEST_CELLS`` cells has no gradient, and stays.
 
     Exactness: exact; warns if float32 is too inaccurate (``FLOAT32_LIMIT``).
     Cost: N^3/3 multiply-adds for the value and N^3 with the gradient, for N observed values and
@@ -67,12 +72,13 @@ class DerivativeMLL(Objective[DerivativeModel]):
             DataError: infinite targets, or none at all.
             ConfigError: the kernel has no derivatives, or x lacks an input.
         """
-        inputs, noise = model.inputs, model.likelihood.noise_variance.to(y)
-        known: RowNoise | None = getattr(model, "row_noise", None)
-        noise = noise if known is None else known.like(y).variances(noise)
+        inputs = model.inputs
         residual = y - prior_means(model.mean, x, inputs)
         require_no_infinity(residual.detach())
         targets = ObservedTargets(residual, some_empty=True)
+        noise = learned_noise(model.likelihood.noise_variance.to(y), targets)
+        known: RowNoise | None = getattr(model, "row_noise", None)
+        noise = noise if known is None else known.like(y).variances(noise)
         covariance = ObservedDerivatives(model.kernel, inputs, x, targets)
         terms, found, report = targets_log_density(
             covariance, x, residual, noise, gradient=torch.is_grad_enabled()
@@ -86,3 +92,9 @@ class DerivativeMLL(Objective[DerivativeModel]):
             "jitter": report.relative,
         }
         return Evidence(value, self.kind, terms._asdict(), report, facts)
+
+
+def learned_noise(noise: Tensor, targets: ObservedTargets) -> Tensor:
+    """Noise variances (p,), without gradients of those of targets with few cells."""
+    few = [count < FEWEST_CELLS for count in targets.counts]
+    return torch.where(noise.new_tensor(few) > 0.0, noise.detach(), noise) if any(few) else noise

@@ -28,6 +28,7 @@ from gpx.methods.exact.derivative_blocks import (
     prior_means,
     require_inputs,
 )
+from gpx.methods.exact.derivative_mll import FEWEST_CELLS
 from gpx.methods.exact.derivative_posterior import DerivativePosterior
 from gpx.sampling.batches import some_rows
 
@@ -137,11 +138,12 @@ class DerivativeGP(Model):
 
         Beside the present hyperparameters, lengthscales are tried at which derivatives have the
         variance of the data, longer and shorter ones (``FACTORS``), and two noise levels. What is
-        not trained stays, and everything where there are no derivatives.
+        not trained stays, and lengthscales where there are no derivatives.
 
         Cost: 18 factorisations of at most ``TRIED_TARGETS`` targets.
         """
         require_inputs(self.inputs, x)
+        few = self._start_untold_noise(x, y)
         if self.start_targets(y) is not None:
             return
         count = min(len(x), max(2, TRIED_TARGETS // y.shape[1]))
@@ -162,7 +164,7 @@ class DerivativeGP(Model):
                 _enlarge(self.kernel, max(factor, 1.0) ** 2)
             if share is not None and is_trained(self.likelihood, "noise_variance"):
                 noise = self.likelihood.noise_variance
-                noise = torch.where(squares > 0.0, share * squares, noise)  # NaN: none is there
+                noise = torch.where((squares > 0.0) & ~few, share * squares, noise)
                 set_above_floor(self.likelihood, "noise_variance", noise)
 
         ways: list[tuple[float | None, float]] = [(None, 1.0)]
@@ -174,6 +176,22 @@ class DerivativeGP(Model):
             found.append(self._log_density(x, y, known))
         best = max(range(len(tried)), key=found.__getitem__)
         start(*(tried[best] if found[best] > -math.inf else (None, 1.0, None)))
+
+    def _start_untold_noise(self, x: Tensor, y: Tensor) -> Tensor:
+        """Set the noise variances that are not learned; returns which these are (p,).
+
+        It is next to nothing of a derivative that was never observed, and a small share of the
+        prior's variance for one or two cells.
+        """
+        counts = (~y.isnan()).sum(0)
+        few = counts < FEWEST_CELLS
+        if is_trained(self.likelihood, "noise_variance"):
+            found = self.kernel.derivatives(x[:1], x[:1])
+            prior = torch.cat([found.entry(i, i) for i in self.inputs])
+            least = torch.where(counts > 0, NOISE_SHARES[-1] * prior, 0.0)
+            noise = torch.where(few, least, self.likelihood.noise_variance)
+            set_above_floor(self.likelihood, "noise_variance", noise)
+        return few
 
     def _stretch(self, x: Tensor, squares: Tensor) -> Tensor:
         """Logarithms (d,) of factors of lengthscales after which derivatives have a variance.

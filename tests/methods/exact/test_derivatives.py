@@ -438,9 +438,26 @@ def test_a_start_of_values_alone_is_that_of_an_exact_gp():
     assert model.start_targets(y) is None
     y[:, 1:] = torch.nan
     assert model.start_targets(y) is y
-    before = copy.deepcopy(model.state_dict())
+    before = copy.deepcopy(model.kernel.state_dict())
     model.initialise(x, y, generator=draws(1))
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(torch.equal(v, before[name]) for name, v in model.kernel.state_dict().items())
+    noise = model.likelihood.noise_variance
+    torch.testing.assert_close(noise[0], NOISE[0])
+    assert (noise[1:] < 1e-5).all()  # of derivatives that were never observed
+
+
+def test_the_noise_of_one_value_is_not_learned():
+    """It would take any value: a function passes through one point anyway."""
+    x, y = function()
+    y[1:, 0] = torch.nan
+    model = DerivativeGP(kernel=RBF(D), mean=Constant(0.0), likelihood=outputs())
+    model.initialise(x, y, generator=draws(1))
+    torch.testing.assert_close(model.likelihood.noise_variance[0], torch.tensor(0.001))
+    (slope,) = torch.autograd.grad(
+        DerivativeMLL().evidence(model, x, y).value, list(model.likelihood.parameters())
+    )
+    assert slope[0] == 0.0
+    assert (slope[1:] != 0.0).all()
 
 
 def make(**changes):
