@@ -28,6 +28,20 @@ class StackedDensity(NamedTuple):
     alpha: Tensor
     weight: Tensor | None
 
+    def gradient(self, of: Tensor, covariances: Tensor, mean: Tensor, noise: Tensor) -> Tensor:
+        """Gradient of the sum of the densities with respect to ``of``.
+
+        Args:
+            covariances (b, m, m), mean (b, m), noise (b, 1) or (b, m): computed from ``of``, at
+                least one of them; residuals are targets minus mean.
+        """
+        assert self.weight is not None
+        by_noise = self.weight.diagonal(dim1=1, dim2=2).sum_to_size(noise.shape)
+        each = [(covariances, self.weight), (mean, self.alpha), (noise, by_noise)]
+        learned = [(part, by) for part, by in each if part.requires_grad]
+        (found,) = torch.autograd.grad([part for part, _ in learned], of, [by for _, by in learned])
+        return found
+
 
 @torch.no_grad()
 def stacked_density(

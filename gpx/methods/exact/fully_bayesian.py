@@ -71,11 +71,7 @@ class FullyBayesianGP(SampledHyperparameters, ExactGP):  # type: ignore[misc]  #
                 known = self.row_noise.like(x)
                 noise = known.known + known.relative * noise
         found = stacked_density(covariances.detach(), y - mean.detach(), noise, gradient=True)
-        assert found.weight is not None
-        by_noise = found.weight.diagonal(dim1=1, dim2=2).sum_to_size(noise.shape)
-        each = [(covariances, found.weight), (mean, found.alpha), (noise, by_noise)]
-        learned = [(of, by) for of, by in each if of.requires_grad]
-        (gradients,) = torch.autograd.grad([of for of, _ in learned], u, [by for _, by in learned])
+        gradients = found.gradient(u, covariances, mean, noise)
         values = found.fit + found.complexity - 0.5 * len(x) * LOG_TWO_PI
         failed = (found.info != 0).nonzero().flatten()
         if len(failed):  # with jitter, if that helps

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from gpx.constants import LOG_TWO_PI
 from gpx.errors import DataError, NotPositiveDefinite
-from gpx.inference.padded_rows import noisy_system
+from gpx.inference.stacked_density import stacked_density
 from gpx.inference.stacked_kernels import mapped, stacked_covariances
 from gpx.likelihoods.row_noise import RowNoise
-from gpx.linalg import inverse_from_factor
 from gpx.methods.exact.exact_mll import log_marginal_likelihood
 from gpx.methods.exact.independent_parts import StackedParts
 from gpx.methods.exact.model import warn_of_rounding
@@ -219,46 +218,18 @@ def _evaluate_batch(
         mean = mapped(parts.template.mean, stacks, lambda own, rows: own(rows), x)
         noise = cells.noise(batch, learned)
     with torch.no_grad():
-        present = None if batch.mask is None else batch.mask.to(x)
         if x.dtype == torch.float32:
             largest = covariances.diagonal(dim1=1, dim2=2).max() / noise.min()
             warn_of_rounding(float(largest) * x.shape[1] * torch.finfo(x.dtype).eps)
         residual = cells.targets(batch) - mean
-        residual = residual if present is None else residual * present
-        buffer = torch.empty_like(covariances, memory_format=torch.contiguous_format)
-        noisy_system(covariances.detach(), noise.detach(), batch.mask, buffer)
-        info = torch.empty(len(buffer), dtype=torch.int32, device=buffer.device)
-        upper = buffer.mT
-        torch.linalg.cholesky_ex(upper, upper=True, out=(upper, info))
-        right = residual.unsqueeze(2)
-        half = torch.linalg.solve_triangular(buffer, right, upper=False)
-        alpha = torch.linalg.solve_triangular(upper, half, upper=True)
-        found.fit[at] = -0.5 * half.double().square().sum((1, 2))
-        found.complexity[at] = -upper.diagonal(dim1=1, dim2=2).double().log().sum(1)
+        wanted = found.gradient is not None
+        density = stacked_density(covariances, residual, noise, batch.mask, gradient=wanted)
+        found.fit[at], found.complexity[at] = density.fit, density.complexity
         counts = [cells.counts[target] for target in batch.targets]
         found.constant[at] = found.constant.new_tensor(counts) * (-0.5 * LOG_TWO_PI)
-        if found.gradient is None:
-            return info
-        diagonal = torch.empty_like(residual)
-        if buffer.is_cpu and bool(info.any()):  # where LAPACK would raise; taken alone afterwards
-            buffer[info != 0] = torch.eye(buffer.shape[1], dtype=buffer.dtype)
-        weight = inverse_from_factor(upper)
-        weight.baddbmm_(alpha, alpha.mT, beta=-0.5, alpha=0.5)
-        if present is not None:
-            weight.mul_(present.unsqueeze(2)).mul_(present.unsqueeze(1))
-        diagonal.copy_(weight.diagonal(dim1=1, dim2=2))
-        outputs, gradients = [], []
-        for output, weights in (
-            (covariances, weight),
-            (mean, alpha.squeeze(2)),
-            (noise, diagonal.sum_to_size(noise.shape)),
-        ):
-            if output.requires_grad:  # none of a constant mean that has no parameters
-                outputs.append(output)
-                gradients.append(weights)
-    (gradient,) = torch.autograd.grad(outputs, [leaf], gradients)
-    found.gradient[at] = gradient
-    return info
+    if found.gradient is not None:
+        found.gradient[at] = density.gradient(leaf, covariances, mean, noise)
+    return density.info
 
 
 def _evaluate_alone(
