@@ -38,6 +38,7 @@ TREATMENTS = {
     "largest evidence": ["approx=exact"],
     "dimension_scaled": ["approx=exact", "prior=dimension_scaled"],
     "averaged, lognormal": ["approx=fully_bayesian", "prior=lognormal"],
+    "averaged, default priors": ["approx=fully_bayesian"],
     "averaged, saas": ["approx=fully_bayesian", "prior=saas"],
 }
 """Options of each treatment of the hyperparameters."""

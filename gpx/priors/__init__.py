@@ -8,8 +8,8 @@ do not include the prior.
 
 from gpx.priors.base import Prior
 from gpx.priors.densities import Gamma, LogNormal, Normal
-from gpx.priors.dimension_scaled import DimensionScaled
-from gpx.priors.named import Hyperparameter, Priors
+from gpx.priors.dimension_scaled import DimensionScaled, inputs_of_lengthscale
+from gpx.priors.named import Hyperparameter, Priors, hyperparameters_of
 from gpx.priors.sparse_axes import SparseAxes
 
 __all__ = [
@@ -21,4 +21,6 @@ __all__ = [
     "Prior",
     "Priors",
     "SparseAxes",
+    "hyperparameters_of",
+    "inputs_of_lengthscale",
 ]

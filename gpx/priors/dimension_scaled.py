@@ -49,17 +49,33 @@ class DimensionScaled(Priors):
         prior = self.parameters[name]
         if name != "lengthscale" or not isinstance(prior, LogNormal):
             return prior
-        part, count, product = model, self.num_inputs, False
-        for step in full.split(".")[:-1]:
-            part = part.get_submodule(step)
-            active = getattr(part, "active_dims", None)
-            if not product:
-                count = count if active is None else len(active)
-            if not product and getattr(part, "multiplies", False):
-                count, product = _num_columns(part, count), True
-        if not getattr(part, "lengthscale_in_unit_of_x", True):
+        count = inputs_of_lengthscale(model, full, self.num_inputs)
+        if count is None:
             return None
         return LogNormal(prior.median * math.sqrt(count / self.num_inputs), prior.factor)
+
+
+def inputs_of_lengthscale(model: nn.Module, full: str, num_inputs: int) -> int | None:
+    """How many inputs a distance is measured in that this lengthscale divides.
+
+    In a part of the kernel with ``active_dims`` it is their number, and in a product, whose factors
+    multiply, that of all its factors together.
+
+    Args:
+        full: dotted name of the lengthscale in the model.
+        num_inputs: of the data.
+
+    None where it has not the unit of inputs (``Periodic``, ``Categorical``).
+    """
+    part, count, product = model, num_inputs, False
+    for step in full.split(".")[:-1]:
+        part = part.get_submodule(step)
+        active = getattr(part, "active_dims", None)
+        if not product:
+            count = count if active is None else len(active)
+        if not product and getattr(part, "multiplies", False):
+            count, product = _num_columns(part, count), True
+    return count if getattr(part, "lengthscale_in_unit_of_x", True) else None
 
 
 def _num_columns(product: nn.Module, count: int) -> int:

@@ -77,7 +77,7 @@ class Priors(Attributes):
             ShapeError: a batch of priors of another shape.
         """
         optimised = {id(parameter) for parameter in trained if parameter.requires_grad}
-        self._require([e for e in _hyperparameters(model) if id(e.raw) in optimised], "learns")
+        self._require([e for e in hyperparameters_of(model) if id(e.raw) in optimised], "learns")
         for _, each, prior in self.of(model):
             if isinstance(prior, OfTorch):
                 prior.require_shape(each.raw)
@@ -103,7 +103,7 @@ class Priors(Attributes):
         """
         given = self.of(model)
         if all_known and len({name for name, _, _ in given}) < len(self.parameters):
-            self._require(list(_hyperparameters(model)), "has")
+            self._require(list(hyperparameters_of(model)), "has")
         found = [prior.log_prob(each.value().double()).sum() for _, each, prior in given]
         return torch.stack(found).sum() if found else torch.zeros((), dtype=torch.float64)
 
@@ -112,7 +112,7 @@ class Priors(Attributes):
         ``parameters``; one with several priors is several times in it."""
         return [
             (name, each, prior)
-            for each in _hyperparameters(model)
+            for each in hyperparameters_of(model)
             if each.raw.requires_grad
             for name in self.parameters
             if _matches(name, each.name) and (prior := self._prior(name, model, each.name))
@@ -145,7 +145,7 @@ class Hyperparameter(NamedTuple):
         return self.raw if self.constraint is None else self.constraint(self.raw)
 
 
-def _hyperparameters(model: nn.Module) -> Iterator[Hyperparameter]:
+def hyperparameters_of(model: nn.Module) -> Iterator[Hyperparameter]:
     """Positive parameters of the model, then those of any sign; shared ones once."""
     seen: set[int] = set()
     positive = (Hyperparameter(*each) for each in positive_parameters(model))

@@ -104,7 +104,7 @@ class HamiltonianChains(SeveralChains[SampledHyperparameters]):
     def bind(self, model: SampledHyperparameters, x: Tensor, seed: int) -> None:
         """As in ``OwnSteps``; continues the chains of a checkpoint."""
         self.model, self.place = model, model.hyper_position()
-        self.data, self.priors = (x, self.session.y), HyperPriors(model, self.place)
+        self.data, self.priors = (x, self.session.y), HyperPriors(model, self.place, x.shape[1])
         restored, self.restored = self.restored, False
         if restored and self.saved:
             saved = self.saved

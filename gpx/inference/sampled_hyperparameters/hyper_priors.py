@@ -10,14 +10,16 @@ from torch import Tensor
 
 from gpx.inference.sampled_hyperparameters.model import SampledHyperparameters
 from gpx.methods.base.hyper_position import HyperPosition
-from gpx.priors import Prior
+from gpx.priors import Prior, hyperparameters_of, inputs_of_lengthscale
 
 FACTOR = 4.0
 """A positive hyperparameter without a prior is within this factor of its median, at 68 %."""
 
 MEDIANS = {"lengthscale": 2.0, "outputscale": 1.0, "noise_variance": 0.05}
 """Medians of positive hyperparameters without a prior, by the last part of their name, for
-standardised data; of all others it is the value with which the model was made."""
+standardised data; of all others it is the value with which the model was made. Lengthscales in the
+unit of inputs are longer by the root of the number of inputs that their distance is measured in, so
+that functions are as smooth whatever that number."""
 
 
 class _Given(NamedTuple):
@@ -39,16 +41,20 @@ class HyperPriors:
     Args:
         model: whose hyperparameters they are.
         place: which of them are sampled.
+        num_inputs: of the data.
 
     Attributes:
         centre, deviation (k,): of the normal priors of u.
         without (k,): 1 where these hold, 0 where ``model.hyperpriors`` has a prior.
     """
 
-    def __init__(self, model: SampledHyperparameters, place: HyperPosition) -> None:
+    def __init__(
+        self, model: SampledHyperparameters, place: HyperPosition, num_inputs: int
+    ) -> None:
         named: dict[int, list[Prior]] = {}
         for _, each, prior in () if model.hyperpriors is None else model.hyperpriors.of(model):
             named.setdefault(id(each.raw), []).append(prior)
+        full = {id(each.raw): each.name for each in hyperparameters_of(model)}
         self.given: list[_Given] = []
         learned = model.hyper_position(fixed=True).learned
         self.centre = model.made_with.to(place.read())[learned]
@@ -66,7 +72,10 @@ class HyperPriors:
             elif constraint is not None:
                 self.deviation[own] = math.log(FACTOR)
                 if median is not None:
-                    self.centre[own] = math.log(median)
+                    inputs = None
+                    if name.rpartition(".")[2] == "lengthscale":
+                        inputs = inputs_of_lengthscale(model, full[id(raw)], num_inputs)
+                    self.centre[own] = math.log(median * math.sqrt(inputs or 1))
 
     def log_density(self, position: Tensor) -> Tensor:
         """Log densities (...) of u (..., k), with the Jacobian of its logarithms; differentiable.

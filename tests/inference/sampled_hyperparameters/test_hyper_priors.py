@@ -7,7 +7,7 @@ import torch
 from torch.distributions import Gamma
 
 from gpx.inference.sampled_hyperparameters.hyper_priors import FACTOR, HyperPriors
-from gpx.kernels import RBF
+from gpx.kernels import RBF, Periodic
 from gpx.likelihoods import Gaussian
 from gpx.means import Constant
 from gpx.models import FullyBayesianGP
@@ -22,7 +22,7 @@ def model(**priors):
 
 
 def density(made, u):
-    return HyperPriors(made, made.hyper_position()).log_density(u)
+    return HyperPriors(made, made.hyper_position(), 2).log_density(u)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_the_density_of_a_logarithm_integrates_to_one(law):
     logs = torch.stack([density(made, torch.cat([u[None], whole[1:]])) for u in grid])
     # the same with the first lengthscale left out
     if law is None:
-        alone = -0.5 * ((grid - math.log(2.0)) / math.log(FACTOR)).square()
+        alone = -0.5 * ((grid - math.log(2.0 * 2.0**0.5)) / math.log(FACTOR)).square()
     else:
         prior = Priors({"lengthscale": law}).parameters["lengthscale"]
         alone = prior.log_prob(grid.exp()) + grid
@@ -65,13 +65,14 @@ def test_it_is_that_of_priors_with_the_jacobian_where_all_have_one():
 
 
 def test_a_hyperparameter_without_a_prior_is_around_its_median():
-    """log-normal about 2, 1 and 0.05; the mean's constant about what it was made with."""
+    """log-normal about 2 times the root of two inputs, 1 and 0.05; the mean's constant about what it
+    was made with."""
     made = model()
     made.mean.constant.data.fill_(0.7)  # as a fit to the data would
     place = made.hyper_position()
-    u = HyperPriors(made, place).centre
+    u = HyperPriors(made, place, 2).centre
     place.move(u)
-    assert made.kernel.lengthscale.tolist() == pytest.approx([2.0, 2.0])
+    assert made.kernel.lengthscale.tolist() == pytest.approx([8.0**0.5] * 2)
     assert made.kernel.outputscale.item() == pytest.approx(1.0)
     assert made.likelihood.noise_variance.item() == pytest.approx(0.05)
     assert made.mean.constant.item() == pytest.approx(0.0)
@@ -99,3 +100,13 @@ def test_densities_of_many_positions_are_those_of_each():
     apart = torch.stack([density(made, u) for u in positions])
     assert len(apart.unique()) == 3
     torch.testing.assert_close(density(made, positions), apart)
+
+
+def test_lengthscales_are_longer_by_the_root_of_the_number_of_inputs():
+    """As many as each part of the kernel has; of a period they have not the unit of inputs."""
+    kernel = RBF(9) + RBF(active_dims=[1]) + Periodic()
+    made = FullyBayesianGP(kernel=kernel, mean=Constant(), likelihood=Gaussian(0.1)).double()
+    place = made.hyper_position()
+    place.move(HyperPriors(made, place, 9).centre)
+    found = [part.lengthscale.detach().unique().tolist() for part in made.kernel.kernels]
+    assert found == [pytest.approx([6.0]), pytest.approx([2.0]), pytest.approx([2.0])]
