@@ -65,7 +65,7 @@ def test_it_is_that_of_priors_with_the_jacobian_where_all_have_one():
 
 
 def test_a_hyperparameter_without_a_prior_is_around_its_median():
-    """log-normal about 2 times the root of two inputs, 1 and 0.05; the mean's constant about what it
+    """log-normal about 2 sqrt(2 inputs), 1 and 0.05; the mean's constant about what it
     was made with."""
     made = model()
     made.mean.constant.data.fill_(0.7)  # as a fit to the data would
