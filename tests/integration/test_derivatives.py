@@ -155,6 +155,15 @@ def test_a_table_without_derivatives_runs_to_its_end(train, table):
     diagnose([f"run={folder.path}"])
 
 
+def test_kernels_are_not_compared_by_derivatives(train, table, capsys):
+    metrics, folder = train(*options(table(), *QUIET, "kernel=auto"))
+    assert "derivatives are no independent targets to compare kernels" in "".join(
+        capsys.readouterr()
+    )
+    assert folder.read_config().kernel["_target_"] == "gpx.kernels.RBF"
+    assert np.isfinite(metrics["test.rmse"])
+
+
 def test_rows_are_added_and_functions_drawn():
     model = fitted(Y)
     more = model.condition(NEW[:3], function(NEW[:3]))

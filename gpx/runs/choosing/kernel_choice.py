@@ -113,6 +113,8 @@ def with_kernel_chosen(
         why_not = f"Laplace's approximation takes no {name} likelihood, and bounds are too slow"
     elif data.num_train < MIN_ROWS:
         why_not = f"{data.num_train} rows are too few"
+    elif data.derivatives:  # it takes targets for functions that share a kernel
+        why_not = "derivatives are no independent targets"
     if why_not:
         made.kernel = kernel_node(DEFAULT, folders)
         made.facts.kernel_choice = (
