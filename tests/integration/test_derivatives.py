@@ -160,7 +160,7 @@ def test_kernels_are_not_compared_by_derivatives(train, table, capsys):
     assert "derivatives are no independent targets to compare kernels" in "".join(
         capsys.readouterr()
     )
-    assert folder.read_config().kernel["_target_"] == "gpx.kernels.RBF"
+    assert folder.read_config().kernel["_target_"] == "gpx.kernels.Matern52"
     assert np.isfinite(metrics["test.rmse"])
 
 
