@@ -69,12 +69,14 @@ def _input(named: Choice, table: Table, coding: Coding | None, names: Sequence[s
         place = named_column(coding.names, str(named), table.where, why)
         column = coding.spans[place][1][0]
     for coded, span in () if coding is None else coding.spans:
-        number = coded.column.kind == "number" and column == span[0]
-        if column in span and not number:
-            holds = "texts" if coded.column.kind == "category" else "dates"
+        if column not in span:
+            continue
+        what = {"category": "holds texts", "date": "holds dates"}.get(coded.column.kind, "")
+        if column != span[0] and coded.column.kind != "category":
+            what = "marks missing values"
+        if what:
             raise DataError(
-                f"{table.where}: with_respect_to= names the input {coded.column.name!r}, which "
-                f"holds {holds if column == span[0] or holds == 'texts' else 'missing values'}: "
+                f"{table.where}: with_respect_to= names the input {names[column]!r}, which {what}: "
                 "derivatives are by inputs that are numbers"
             )
     return column

@@ -124,14 +124,14 @@ def test_columns_of_texts_and_dates_have_no_derivative(mixed) -> None:
     assert data.input_names[data.derivatives[0]] == "u"
     assert data.derivatives[0] > 2  # after the inputs of the texts
     for named, words in (
-        ("kind", "'kind', which holds texts"),
-        ("when", "'when', which holds dates"),
-        (0, "'kind', which holds texts"),
+        ("kind", "'kind=a', which holds texts"),
+        ("when", r"'when \(.*\)', which holds dates"),
+        (1, "'kind=b', which holds texts"),
     ):
         with pytest.raises(DataError, match=words):
             loaded(mixed, [named])
     column = data.input_names.index("v")
     assert loaded(mixed, ["v"]).derivatives == (column,)
     assert "missing" in data.input_names[column + 1]
-    with pytest.raises(DataError, match="'v', which holds missing values"):
+    with pytest.raises(DataError, match="'v is missing', which marks missing values"):
         loaded(mixed, [column + 1])
