@@ -137,6 +137,11 @@ def table(cells: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], Checks]:
             found[treatment] = row
             rows.append(row | {"commit": tally(runs)})
         losses = {treatment: row["mnlp"] for treatment, row in found.items()}
+        for treatment in ("averaged, default priors", "averaged, saas"):
+            both = losses.get(treatment), losses.get("largest evidence")
+            checks[f"{name}: {treatment}: a lower MNLP than that of the largest evidence"] = (
+                None if None in both else both[0] < both[1]
+            )
         saas = losses.pop("averaged, saas", None)
         checks[f"{name}: the lowest MNLP is that of prior=saas"] = (
             None if saas is None or not losses else saas < min(losses.values())
