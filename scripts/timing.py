@@ -8,6 +8,7 @@ import multiprocessing
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -134,12 +135,9 @@ def tensors_mib(work: Work, device: str = "cpu") -> float:
 
 def in_own_process(function: Callable[..., Any], *arguments: Any) -> Any:
     """Call ``function`` of a script in a new process, so that its memory can be measured."""
-    pool = multiprocessing.get_context("spawn").Pool(1)
-    try:
-        return pool.apply(function, arguments)
-    finally:  # its exit is waited for: libraries that it imported write their caches then
-        pool.close()
-        pool.join()
+    # a worker that cannot start raises here, where multiprocessing.Pool would start it for ever
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
 
 
 def multiply_adds(dtype: torch.dtype, device: str, size: int = 1536, repeats: int = 6) -> float:
