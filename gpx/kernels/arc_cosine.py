@@ -63,7 +63,7 @@ class ArcCosine(Kernel):
         """As in ``Kernel``; exact on the diagonal when ``x1 is x2``."""
         unit1, size1 = self._polar(x1)
         unit2, size2 = (unit1, size1) if x1 is x2 else self._polar(x2)
-        cosine = (unit1 @ unit2.mT).clamp(-1.0, 1.0)
+        cosine = _rounded_to_unit(unit1 @ unit2.mT)
         if x1 is x2:
             cosine.fill_diagonal_(1.0)
         angular: Any = _Angular.apply(cosine, self.order)
@@ -73,7 +73,7 @@ class ArcCosine(Kernel):
         """As in ``Kernel``, in O(n d); exact where the two inputs are the same."""
         unit1, size1 = self._polar(self._select(x1))
         unit2, size2 = self._polar(self._select(x2))
-        cosine = (unit1 * unit2).sum(1).clamp(-1.0, 1.0)
+        cosine = _rounded_to_unit((unit1 * unit2).sum(1))
         cosine = cosine.masked_fill((unit1 == unit2).all(1), 1.0)
         angular: Any = _Angular.apply(cosine, self.order)
         return (self.outputscale / math.pi) * angular * size1 * size2
@@ -102,6 +102,16 @@ class ArcCosine(Kernel):
         return direction, size.masked_fill(origin, 0.0)
 
 
+def _rounded_to_unit(cosine: Tensor) -> Tensor:
+    """Clamped to [-1, 1], with the gradient it has without rounding.
+
+    That of ``clamp`` is zero beyond the ends, where the second derivative by inputs is not.
+    """
+    with torch.no_grad():
+        beyond = cosine.clamp(-1.0, 1.0) - cosine
+    return cosine + beyond
+
+
 class _Angular(torch.autograd.Function):
     """J_n of the cosine; its derivative n^2 J_{n-1} is finite where that of arccos is not."""
 
@@ -120,11 +130,16 @@ class _Angular(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, None]:
-        """As the class says; of J_0 it is 1 / sin, taken as zero at angles of 0 and pi."""
+        """As the class says; of J_0 it is 1 / sin, taken as zero at angles of 0 and pi.
+
+        Angles that rounding cannot tell from these count as such: 1 / sin of them is noise, and its
+        derivative more so.
+        """
         (grad,) = grads
         (cosine,) = ctx.saved_tensors
         if ctx.order:
             lower: Any = _Angular.apply(cosine, ctx.order - 1)
             return grad * (ctx.order**2 * lower), None
         square = 1.0 - cosine.square()
-        return grad * torch.where(square > 0.0, square, torch.inf).rsqrt(), None
+        least = 8.0 * torch.finfo(cosine.dtype).eps
+        return grad * torch.where(square > least, square, torch.inf).rsqrt(), None

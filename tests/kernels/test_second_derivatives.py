@@ -70,6 +70,19 @@ def test_the_mixed_derivative_of_coincident_inputs_is_that_of_the_process():
     assert float(found) == pytest.approx(5.0 / (3.0 * 0.5**2))
 
 
+def test_arc_cosines_of_coincident_inputs_that_round_above_one_have_it_too():
+    """Of order 1 it is outputscale / lengthscale^2 times one: k is u . v next to the diagonal."""
+    kernel = ArcCosine(lengthscale=0.5, outputscale=1.7, order=1).double()
+    x = inputs(50, 3).requires_grad_()
+    z = x.detach().clone().requires_grad_()
+    unit = x.detach() / x.detach().norm(dim=1, keepdim=True)
+    assert bool(((unit @ unit.mT).diagonal() > 1.0).any())
+    (slope,) = torch.autograd.grad(kernel.evaluate(x, z).diagonal().sum(), x, create_graph=True)
+    mixed = [torch.autograd.grad(slope[:, j].sum(), z, retain_graph=True)[0] for j in range(3)]
+    expected = 1.7 / 0.5**2 * torch.eye(3).double()
+    torch.testing.assert_close(torch.stack(mixed, 1), expected.expand(50, 3, 3))
+
+
 def test_inputs_computed_from_each_other_count_once():
     kernel, x = RBF(2).double(), inputs().requires_grad_()
     assert torch.autograd.gradgradcheck(lambda x: kernel.evaluate(x.sin(), x).square().sum(), (x,))

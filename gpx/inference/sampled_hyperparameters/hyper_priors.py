@@ -10,7 +10,16 @@ from torch import Tensor
 
 from gpx.inference.sampled_hyperparameters.model import SampledHyperparameters
 from gpx.methods.base.hyper_position import HyperPosition
-from gpx.priors import Prior, hyperparameters_of, inputs_of_lengthscale
+from gpx.priors import (
+    Gamma,
+    LogNormal,
+    Normal,
+    Prior,
+    SparseAxes,
+    hyperparameters_of,
+    inputs_of_lengthscale,
+)
+from gpx.priors.of_torch import OfTorch
 
 FACTOR = 4.0
 """A positive hyperparameter without a prior is within this factor of its median, at 68 %."""
@@ -80,8 +89,8 @@ class HyperPriors:
     def log_density(self, position: Tensor) -> Tensor:
         """Log densities (...) of u (..., k), with the Jacobian of its logarithms; differentiable.
 
-        Cost: one call of every prior for all of them, or one for each where a prior gives a single
-        number.
+        Cost: one call of every prior for all of them; of a ``Prior`` of one's own one for each, as
+        it may take all entries together.
         """
         scaled = (position - self.centre) / self.deviation
         total = -0.5 * (self.without * scaled.square()).sum(-1)
@@ -95,10 +104,16 @@ class HyperPriors:
         return total
 
 
+_IN_BATCHES = {each.log_prob for each in (Normal, LogNormal, Gamma, SparseAxes, OfTorch)}
+"""Densities of which the leading axes of their values are independent."""
+
+
 def _density(prior: Prior, value: Tensor, lead: torch.Size) -> Tensor:
     """Log densities (*lead) of natural values (*lead, ...)."""
-    found = prior.log_prob(value)
-    if found.shape[: len(lead)] == lead:
+    if not lead:
+        return prior.log_prob(value).sum()
+    if type(prior).log_prob in _IN_BATCHES:
+        found = prior.log_prob(value)
         return found.flatten(len(lead)).sum(-1) if found.ndim > len(lead) else found
     rows = value.flatten(0, len(lead) - 1)
     return torch.stack([prior.log_prob(row).sum() for row in rows]).view(lead)

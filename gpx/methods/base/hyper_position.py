@@ -15,7 +15,8 @@ class HyperPosition:
     """The parameters of some modules as a vector u (k,), with logarithms of the positive ones.
 
     Args:
-        modules: kernel, mean function and others, such as a likelihood.
+        modules: kernel, mean function and others, such as a likelihood. A parameter that several
+            of them share is one entry, under its first name.
         fixed: whether parameters without gradients, which stay fixed in training, are part of u.
 
     Attributes:
@@ -28,10 +29,12 @@ class HyperPosition:
     def __init__(self, modules: Sequence[nn.Module], *, fixed: bool = False) -> None:
         self.entries: list[tuple[nn.Parameter, Positive | None]] = []
         self.names: list[str] = []
+        seen: set[int] = set()
         for module in modules:
             known = {id(each.raw): each for each in positive_parameters(module)}
             for name, raw in module.named_parameters():
-                if fixed or raw.requires_grad:
+                if id(raw) not in seen and (fixed or raw.requires_grad):
+                    seen.add(id(raw))
                     positive = known.get(id(raw))
                     self.entries.append((raw, None if positive is None else positive.constraint))
                     self.names.append(name if positive is None else positive.name)

@@ -89,9 +89,17 @@ class Shared(Prior):
         return -value.square().sum()
 
 
-def test_densities_of_many_positions_are_those_of_each():
+class Alike(Prior):
+    """Of every entry, but about the mean of all."""
+
+    def log_prob(self, value):
+        return -(value - value.mean()).square()
+
+
+@pytest.mark.parametrize("lengthscale", [SparseAxes(), Alike()], ids=["sparse", "of one's own"])
+def test_densities_of_many_positions_are_those_of_each(lengthscale):
     made = model(
-        lengthscale=SparseAxes(),
+        lengthscale=lengthscale,
         outputscale=LogNormal(3.0, 2.0),
         noise_variance=Shared(),
         mean__constant=Normal(0.5, 2.0),

@@ -40,6 +40,18 @@ def test_parameters_that_the_value_does_not_use_have_no_gradient():
     assert float(found["lengthscale"]) > 0.0
 
 
+def test_a_parameter_that_two_modules_share_is_one_entry():
+    kernel, mean = RBF(1).double(), Constant().double()
+    kernel.shared = mean.constant
+    place = HyperPosition([kernel, mean])
+    assert place.names == ["shared", "lengthscale", "outputscale"]
+    x = torch.tensor([[0.1], [0.9]]).double()
+    place.move(torch.tensor([0.3, 0.2, 0.1]).double())
+    value = kernel.evaluate(x, x).sum() * kernel.shared + mean(x).sum()
+    expected = kernel.evaluate(x, x).sum() + 2.0
+    torch.testing.assert_close(place.gradient(value)[0], expected.detach())
+
+
 def test_positions_are_allowed_above_floors_and_within_any_scale():
     place = HyperPosition([RBF(1).double(), Constant().double(), Gaussian(0.1).double()])
     u = torch.zeros(4).double()
