@@ -154,10 +154,10 @@ class HamiltonianChains(SeveralChains[SampledHyperparameters]):
         """log p(y | u) p(u) (C,) at positions (C, k), and its gradients (C, k)."""
         values = positions.new_full((len(positions),), -math.inf)
         gradients = torch.zeros_like(positions)
-        allowed = self.place.allows(positions)
-        inside = positions[allowed]
-        if not len(inside):
+        allowed = self.place.allows(positions).nonzero().flatten()  # the one wait of a GPU here
+        if not len(allowed):
             return values, gradients
+        inside = positions[allowed]
         fits, by_fit = self.model.log_likelihoods(
             self.session.objective, self.place, inside, *self.data
         )
