@@ -30,6 +30,9 @@ class SparseAxes(Prior):
     gpx standardises inputs to unit variance, at which a uniform input has width sqrt(12): the
     lengthscales given are longer by this factor.
 
+    It is made for chains, which sample logarithms. The density of d > 2 lengthscales themselves has
+    no maximum: it grows as (1/l)^(d - 2) where all of them go to l = 0.
+
     Args:
         shrinkage: median of tau; the smaller, the fewer inputs matter.
 

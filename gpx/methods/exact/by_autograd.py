@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gpx.backends.entries import call_with
 from gpx.constants import LOG_TWO_PI
+from gpx.errors import NotAvailable
 from gpx.inference.exact_solver import require_finite
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.row_noise import training_noise
@@ -35,8 +36,18 @@ def log_density_again(kernel: Kernel, x: Tensor, jitter: float) -> Callable[...,
     """
     names = [name for name, p in kernel.named_parameters() if p.requires_grad]
     moves = x.requires_grad
+    # what is no argument, of which autograd knows nothing
+    held = [p for p in kernel.parameters() if not p.requires_grad] + ([] if moves else [x])
+    held = [tensor for tensor in held if not tensor.is_inference()]
+    versions = [tensor._version for tensor in held]
 
     def again(residual: Tensor, noise: Tensor, *rest: Tensor) -> Tensor:
+        if [tensor._version for tensor in held] != versions:
+            raise NotAvailable(
+                "inputs or fixed parameters of the kernel were changed in place between an "
+                "evidence and its derivatives with create_graph=True, which need them as they "
+                "were: change copies of them"
+            )
         rows = rest[-1] if moves else x
         values = dict(zip(names, rest[: len(names)], strict=True))
         covariance = call_with(kernel, values, lambda own: own.evaluate(rows, rows))

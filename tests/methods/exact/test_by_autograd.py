@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gpx.backends.entries import call_with
-from gpx.errors import DataError
+from gpx.errors import DataError, NotAvailable
 from gpx.kernels import RBF, Linear, Matern52
 from gpx.likelihoods import Gaussian
 from gpx.means import Constant
@@ -66,6 +66,18 @@ def test_what_is_fixed_is_left_out():
     first = torch.autograd.grad(evidence, parameters, create_graph=True)
     assert first[0].requires_grad
     assert len(torch.autograd.grad(first[0].sum(), parameters)) == len(parameters)
+
+
+@pytest.mark.parametrize("changed", ["inputs", "fixed"])
+def test_what_was_changed_in_place_is_refused_and_not_wrong(changed):
+    model, (x, y) = exact(), data()
+    scale = model.kernel.parametrizations.outputscale.original.requires_grad_(False)
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    evidence = ExactMLL().evidence(model, x, y).value
+    with torch.no_grad():
+        (x if changed == "inputs" else scale).mul_(2.0)
+    with pytest.raises(NotAvailable, match="changed in place"):
+        torch.autograd.grad(evidence, parameters, create_graph=True)
 
 
 def test_predictions_are_those_of_the_posterior():
