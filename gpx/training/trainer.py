@@ -127,9 +127,12 @@ class Trainer:
                 self.say("training had already finished: the model is only evaluated again")
         self._report_overrun(session)
         trained = [p for group in model.parameter_groups().values() for p in group]
+        known = model.row_noise is not None and bool(model.row_noise.known.any())
         for name in at_their_floor(model, trained):
             line = f"note: {name} ended at its lower limit"
-            if "noise_variance" in name:
+            if "noise_variance" in name and known:
+                line += ": the model takes the targets to have the noise that is known, and no more"
+            elif "noise_variance" in name:
                 line += (
                     ": the model takes the targets as nearly free of noise, and over-fits if not so"
                 )

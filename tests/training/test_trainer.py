@@ -11,6 +11,7 @@ from torch import nn
 
 from gpx.constraints import positive_parameter
 from gpx.errors import CheckpointError, ConfigError, DidNotConverge, NotPositiveDefinite
+from gpx.likelihoods.row_noise import RowNoise
 from gpx.objectives import Evidence, Objective
 from gpx.training import (
     LBFGSB,
@@ -32,6 +33,7 @@ class Line(nn.Module):
     rounds_argument = "reinitialise"
     note = ""
     hyperpriors = None
+    row_noise = None
 
     def __init__(self):
         super().__init__()
@@ -223,8 +225,11 @@ def test_a_diverging_run_names_its_term_and_keeps_the_last_good_checkpoint(tmp_p
     assert torch.isfinite(state["model"]["slope"])
 
 
-@pytest.mark.parametrize(("wanted", "told"), [(0.5, False), (-1.0, True)])
-def test_a_parameter_that_ends_at_its_floor_is_told_once(tmp_path, wanted, told):
+@pytest.mark.parametrize(
+    ("wanted", "known", "told"),
+    [(0.5, None, False), (-1.0, None, True), (-1.0, 0.0, True), (-1.0, 0.2, True)],
+)
+def test_a_parameter_that_ends_at_its_floor_is_told_once(tmp_path, wanted, known, told):
     class Pulled(Objective):
         batching = "full"
 
@@ -235,14 +240,16 @@ def test_a_parameter_that_ends_at_its_floor_is_told_once(tmp_path, wanted, told)
     positive_parameter(model, "noise_variance", 1.0, floor=0.1)
     raw = model.parametrizations.noise_variance.original
     model.parameter_groups = lambda: {"hyperparameters": [raw]}
+    if known is not None:
+        model.row_noise = RowNoise.of_variances(torch.full((len(X),), known))
     lines = []
     trainer = Trainer(TrainerConfig(max_steps=200), 0, tmp_path / "c.pt", [], say=lines.append)
     trainer.fit(model, Pulled(), sgd(), X, Y, lambda: {"rmse": 1.0}, lambda watch: None)
     said = [line for line in lines if "lower limit" in line]
-    sentence = (
-        "note: noise_variance (1e-01) ended at its lower limit: the model takes the targets as "
-        "nearly free of noise, and over-fits if not so"
-    )
+    why = "the model takes the targets as nearly free of noise, and over-fits if not so"
+    if known:  # there is noise beside the learned
+        why = "the model takes the targets to have the noise that is known, and no more"
+    sentence = f"note: noise_variance (1e-01) ended at its lower limit: {why}"
     assert said == [sentence] * told
 
 
