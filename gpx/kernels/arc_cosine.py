@@ -73,8 +73,7 @@ class ArcCosine(Kernel):
         """As in ``Kernel``, in O(n d); exact where the two inputs are the same."""
         unit1, size1 = self._polar(self._select(x1))
         unit2, size2 = self._polar(self._select(x2))
-        cosine = _rounded_to_unit((unit1 * unit2).sum(1))
-        cosine = cosine.masked_fill((unit1 == unit2).all(1), 1.0)
+        cosine = _rounded_to_unit((unit1 * unit2).sum(1), (unit1 == unit2).all(1))
         angular: Any = _Angular.apply(cosine, self.order)
         return (self.outputscale / math.pi) * angular * size1 * size2
 
@@ -102,13 +101,15 @@ class ArcCosine(Kernel):
         return direction, size.masked_fill(origin, 0.0)
 
 
-def _rounded_to_unit(cosine: Tensor) -> Tensor:
-    """Clamped to [-1, 1], with the gradient it has without rounding.
+def _rounded_to_unit(cosine: Tensor, same: Tensor | None = None) -> Tensor:
+    """Clamped to [-1, 1] and, where directions are the ``same``, 1.
 
-    That of ``clamp`` is zero beyond the ends, where the second derivative by inputs is not.
+    The gradient is that without rounding: that of ``clamp`` is zero beyond the ends, where second
+    derivatives by inputs are not.
     """
     with torch.no_grad():
-        beyond = cosine.clamp(-1.0, 1.0) - cosine
+        nearest = cosine.clamp(-1.0, 1.0)
+        beyond = (nearest if same is None else nearest.masked_fill_(same, 1.0)) - cosine
     return cosine + beyond
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError, NotAvailable
-from gpx.linalg.known_gradient import first_derivative_only
+from gpx.linalg.known_gradient import first_derivative_only, twice_differentiable
 
 Slopes = Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]
 """r2 -> phi, d phi / d r2 and d2 phi / d r2^2, elementwise (``Stationary.slopes``)."""
@@ -54,6 +54,46 @@ def squared_distance_again(z1: Tensor, z2: Tensor | None) -> Tensor:
             rounded.diagonal(dim1=-2, dim2=-1).zero_()
         correction = rounded - found
     return found + correction
+
+
+def one_at_zero(r2: Tensor, slopes: Slopes) -> Tensor:
+    """phi(0) = 1 at squared distances r2 that are zero: ones of their shape, differentiable twice.
+
+    The derivative by r2 does not count in the first derivatives by inputs, as that of r2 is zero,
+    but does in the second. Where phi has none at zero, second derivatives raise NotAvailable. What
+    it is where r2 is not zero must not be used.
+    """
+    found = _OneAtZero.apply(r2, slopes)
+    assert isinstance(found, Tensor)
+    return found
+
+
+def _one_again(ctx: Any, _: Tensor) -> tuple[Tensor, Sequence[Tensor | None]] | None:
+    (r2,) = ctx.saved_tensors
+    view, slope = r2.view_as(r2), r2.new_zeros(1)
+    if not bool(r2.all()):  # otherwise the result is used nowhere
+        try:
+            slope = ctx.slopes(slope)[1].detach()
+        except ConfigError:  # functions that are nowhere differentiable
+            return None
+        if not bool(slope.isfinite()):
+            return None
+    return 1.0 + slope * view, (view, None)
+
+
+class _OneAtZero(torch.autograd.Function):
+    """phi(0), as a function of r2."""
+
+    @staticmethod
+    def forward(ctx: Any, r2: Tensor, slopes: Slopes) -> Tensor:
+        ctx.save_for_backward(r2)
+        ctx.slopes = slopes
+        return torch.ones_like(r2)
+
+    @staticmethod
+    @twice_differentiable(_one_again)
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return torch.zeros_like(grad), None
 
 
 class _Value(torch.autograd.Function):

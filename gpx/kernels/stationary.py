@@ -17,6 +17,7 @@ from gpx.kernels.derivatives import KernelDerivatives, OfCoordinates, OfDistance
 from gpx.kernels.distances import centre, is_trained
 from gpx.kernels.fused import Profile, squared_distance, stationary_covariance
 from gpx.kernels.parameters import add_outputscale, dimensions, per_dimension
+from gpx.kernels.profile_slopes import one_at_zero
 from gpx.kernels.tiles import StationaryTiles
 
 PROFILE_ATTRIBUTES = ("in_place", "radial_profile", "falls", "slopes")
@@ -46,7 +47,8 @@ class Stationary(Kernel):
 
     Accuracy: distances come from a matrix product of centred inputs, with an absolute error in r2
     of a few machine epsilons times the squared scaled radius of the data. Entries are
-    differentiable twice, but for profiles with a kink at zero distance (Matern 1/2).
+    differentiable twice, but for profiles with a kink at zero distance (Matern 1/2), and
+    ``MaternNu`` and ``Wendland``.
     """
 
     in_place: ClassVar[type[Profile] | None] = None
@@ -209,7 +211,7 @@ class Stationary(Kernel):
         return self.of_squared_distance(squared_distance(z1, z2)) * self.outputscale
 
     def pairs(self, x1: Tensor, x2: Tensor) -> Tensor:
-        """As in ``Kernel``, from differences in O(n d); derivatives at zero distance are zero."""
+        """As in ``Kernel``, from differences in O(n d); slopes at zero distance are zero."""
         if type(self).covariance is not Stationary.covariance:
             return super().pairs(x1, x2)
         z1, z2 = self.coordinates(self._select(x1)), self.coordinates(self._select(x2))
@@ -218,7 +220,8 @@ class Stationary(Kernel):
         coincident = r2 == 0
         # a square root has an infinite derivative at zero: evaluate those rows without a graph
         safe = self.of_squared_distance(r2.masked_fill(coincident, 1.0))
-        return self.outputscale * torch.where(coincident, torch.ones_like(safe), safe)
+        one = one_at_zero(r2, self.slopes) if r2.requires_grad else torch.ones_like(safe)
+        return self.outputscale * torch.where(coincident, one, safe)
 
     def variance(self, x: Tensor) -> Tensor:
         """The outputscale at every row."""

@@ -273,7 +273,7 @@ class Wrong(kernels.RBF):
 REFUSED = {
     "nowhere differentiable": (kernels.Matern12, r"Matern12 .* nowhere differentiable"),
     "a root of its own": (Rough, r"Rough .* variance nan, and difference quotients"),
-    "an angle": (kernels.ArcCosine, r"ArcCosine .* difference quotients"),
+    "an angle": (lambda: kernels.ArcCosine(order=0), r"ArcCosine .* difference quotients"),
     "a category": (lambda: kernels.Categorical([[0, 2]]), r"Categorical .* input 0 is a category"),
     "no derivative by hand": (
         lambda: kernels.Convolutional(kernels.Matern12(2), [1, D], [1, 2]),
@@ -294,6 +294,11 @@ def test_kernels_without_derivatives_are_refused_in_one_sentence(name):
     with pytest.raises(ConfigError, match=words) as refusal:
         check_derivatives(make(), rows(3, 0), range(D))
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_networks_of_units_with_a_slope_have_derivatives(order):
+    check_derivatives(kernels.ArcCosine(order=order), rows(3, 0), range(D))
 
 
 def test_patches_of_a_smooth_kernel_have_derivatives_by_autograd():

@@ -16,6 +16,7 @@ from gpx.kernels import (
     Periodic,
     RationalQuadratic,
     Stationary,
+    Wendland,
 )
 
 
@@ -81,6 +82,27 @@ def test_arc_cosines_of_coincident_inputs_that_round_above_one_have_it_too():
     mixed = [torch.autograd.grad(slope[:, j].sum(), z, retain_graph=True)[0] for j in range(3)]
     expected = 1.7 / 0.5**2 * torch.eye(3).double()
     torch.testing.assert_close(torch.stack(mixed, 1), expected.expand(50, 3, 3))
+
+
+@pytest.mark.parametrize("name", [*KERNELS, "wendland"])
+def test_pairs_of_coincident_inputs_have_them_too(name):
+    kernel = KERNELS.get(name, Wendland(2, lengthscale=4.0)).double()
+    x, z = inputs(), inputs(seed=1)
+    z[1:3] = x[1:3]
+    assert torch.autograd.gradgradcheck(
+        lambda x, z: kernel.pairs(x, z).square().sum(), (x.requires_grad_(), z.requires_grad_())
+    )
+
+
+def test_pairs_of_coincident_inputs_under_a_kink_are_refused_and_not_wrong():
+    kernel, x = Matern12(2).double(), inputs().requires_grad_()
+    value = kernel.pairs(x, inputs()).sum()
+    (slope,) = torch.autograd.grad(value, x, create_graph=True)
+    assert not slope.any()
+    with pytest.raises(NotAvailable, match="second derivative"):
+        torch.autograd.grad(slope.sum(), x)
+    apart = (x, inputs(seed=1).requires_grad_())
+    assert torch.autograd.gradgradcheck(lambda x, z: kernel.pairs(x, z).sum(), apart)
 
 
 def test_inputs_computed_from_each_other_count_once():
