@@ -68,6 +68,11 @@ class DerivativePosterior(Posterior):
         self.row_noise = None  # then it is not part of the saved state
         self._made: DerivativeSystem | None = None
 
+    @property
+    def num_inputs(self) -> int | None:
+        """As in ``Posterior``: that of the data; None before there are any."""
+        return self.inputs.shape[1] if self.inputs.ndim == 2 else None
+
     def know_noise(self, noise: RowNoise) -> None:
         """Set the noise of the rows, before ``condition_``."""
         self.row_noise = noise.packed()

@@ -514,3 +514,12 @@ def test_data_that_do_not_fit_are_refused():
     posterior = model.condition(x, y)
     with pytest.raises(NotAvailable):
         posterior.joint_covariance(x)
+
+
+@pytest.mark.parametrize("columns", [1, 3])
+def test_predictions_at_rows_of_another_number_of_inputs_are_refused(columns):
+    x, y = torch.rand(5, 2, dtype=torch.float64), torch.rand(5, 3, dtype=torch.float64)
+    model = DerivativeGP(kernel=RBF(), mean=Constant(), likelihood=GaussianOutputs(3, 0.1))
+    posterior = model.double().condition(x, y)
+    with pytest.raises(ShapeError, match=f"inputs have {columns} columns, but it is made for 2"):
+        posterior.predict(torch.rand(2, columns, dtype=torch.float64))
