@@ -176,9 +176,18 @@ def _of_one_form(left: TargetParts, right: TargetParts) -> bool:
 
 
 def _options(module: nn.Module) -> dict[str, object]:
-    """Plain attributes of a module, such as the degree of a polynomial."""
+    """Plain attributes of a module, such as the degree of a polynomial, and sequences of these."""
     plain = (bool, int, float, str, type(None))
-    return {name: value for name, value in vars(module).items() if isinstance(value, plain)}
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, plain)
+        or (
+            not name.startswith("_")
+            and isinstance(value, (tuple, list))
+            and all(isinstance(each, plain) for each in value)
+        )
+    }
 
 
 def bounds_of_each(

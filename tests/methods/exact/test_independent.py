@@ -376,3 +376,21 @@ def test_what_is_refused():
 def test_without_rows_the_evidence_is_zero():
     model, x, y = problem()
     assert IndependentMLL().evidence(model, x[:0], y[:0]).value.item() == 0.0
+
+
+def test_kernels_that_differ_in_a_sequence_are_not_taken_for_each_other():
+    class Powers(RBF):
+        def __init__(self, powers):
+            super().__init__()
+            self.powers = powers
+
+        def evaluate(self, x1, x2=None):
+            return sum(super(Powers, self).evaluate(x1, x2) ** power for power in self.powers)
+
+    def alike(*powers):
+        kernels = [Powers(each) for each in powers]
+        likelihood = GaussianOutputs(len(kernels))
+        return IndependentGP(kernel=kernels, mean=Zero(), likelihood=likelihood).stacked().alike
+
+    assert alike((1, 2), (1, 2))
+    assert not alike((1, 2), (1, 3))
