@@ -100,8 +100,8 @@ class IndependentGP(Model):
     def stacked(self) -> StackedParts:
         """The hyperparameters of all targets as a matrix.
 
-        Made once; again if a kernel or mean was replaced, the model was copied or moved, or a state
-        was loaded.
+        Made once; again if a kernel, mean or parameter was replaced, the model was copied or moved,
+        or a state was loaded.
         """
         parts = self.parts
         known: list[nn.Module] = [self.likelihood]
@@ -109,7 +109,7 @@ class IndependentGP(Model):
             known += [each.kernel, each.mean]
         before, made = self._made or ([], None)
         changed = len(before) != len(known) or any(map(operator.is_not, before, known))
-        if made is None or changed:
+        if made is None or changed or not made.holds():
             made = StackedParts(parts, self.likelihood)
             self._made = known, made
         return made

@@ -64,6 +64,16 @@ class StackedParts:
         self.width = 1 + max(sizes)
         self._gaps = [self.width - 1 - size for size in sizes]
         self.alike = all(_of_one_form(self.template, other) for other in self.targets[1:])
+        self._places = [
+            (module._parameters, name, parameter)
+            for each in (*self.targets, likelihood)
+            for module in each.modules()
+            for name, parameter in module._parameters.items()
+        ]
+
+    def holds(self) -> bool:
+        """Whether no parameter of the targets was replaced by another one."""
+        return all(held.get(name) is parameter for held, name, parameter in self._places)
 
     def read(self) -> Tensor:
         """The matrix (p, K), differentiable in the parameters."""

@@ -394,3 +394,13 @@ def test_kernels_that_differ_in_a_sequence_are_not_taken_for_each_other():
 
     assert alike((1, 2), (1, 2))
     assert not alike((1, 2), (1, 3))
+
+
+def test_a_parameter_that_was_replaced_is_noticed():
+    """As by ``load_state_dict(assign=True)``, after an evidence that has read the old one."""
+    model, x, y = problem()
+    IndependentMLL().evidence(model, x, y)
+    held = model.targets[1].kernel.parametrizations.lengthscale
+    held.original = torch.nn.Parameter(held.original.detach() + 1.0)
+    expected = IndependentMLL().evidence(copy.deepcopy(model), x, y).value
+    torch.testing.assert_close(IndependentMLL().evidence(model, x, y).value, expected)
