@@ -298,9 +298,17 @@ def test_rows_without_their_noise_are_refused():
             kind(N).evidence(model, X[:3], Y[:3], generator=draws(), **given)
 
 
-@pytest.mark.parametrize("likelihood", [Bernoulli, StudentT, lambda: GaussianOutputs(2)])
-def test_known_noise_is_for_gaussian_noise_of_one_output(likelihood):
-    with pytest.raises(ConfigError, match="adds to that of the Gaussian likelihood"):
+@pytest.mark.parametrize(
+    ("likelihood", "said"),
+    [
+        (Bernoulli, "adds to that of the Gaussian likelihood"),
+        (StudentT, "adds to that of the Gaussian likelihood"),
+        (lambda: GaussianOutputs(2), r"several targets is taken by model=IndependentGP\(\)"),
+    ],
+    ids=["classes", "tails", "several targets"],
+)
+def test_known_noise_is_for_gaussian_noise_of_one_output(likelihood, said):
+    with pytest.raises(ConfigError, match=said):
         svgp(likelihood()).know_noise(KNOWN)
 
 
