@@ -32,9 +32,9 @@ from gpx.methods.exact.coregional_blocks import (
     observed_log_density,
     targets_solver,
 )
-from gpx.methods.exact.coregional_posterior import require_no_infinity
 from gpx.methods.exact.coregional_system import WhitenedOutputs
 from gpx.methods.exact.model import kernel_matrix, row_blocks, warn_of_rounding
+from gpx.methods.exact.targets_posterior import require_no_infinity
 
 DEFERRED_CHECK_DEVICES = ("cuda",)
 """Devices on which the success of all factorisations is checked once, at the end."""

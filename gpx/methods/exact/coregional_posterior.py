@@ -7,25 +7,21 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Distribution, MultivariateNormal
 
-from gpx.errors import DataError, NotPositiveDefinite
 from gpx.kernels.base import Kernel
 from gpx.kernels.over_axes import Coregionalisation
-from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian, GaussianOutputs, NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
-from gpx.linalg import cholesky
 from gpx.means.base import Mean
-from gpx.methods.base.posterior import Marginals, Posterior, normal_draws, untrained
+from gpx.methods.base.posterior import Marginals, Posterior, untrained
 from gpx.methods.exact.coregional_blocks import latents_of, targets_solver
 from gpx.methods.exact.coregional_system import CompleteOutputs, ObservedOutputs, OutputsSystem
 from gpx.methods.exact.model import row_blocks
+from gpx.methods.exact.targets_posterior import TargetsPosterior, require_no_infinity
 from gpx.sampling import SHARED, Frequencies, prior_functions
-from gpx.tensor_checks import check_at_least
 
 
-class CoregionalPosterior(Posterior):
+class CoregionalPosterior(TargetsPosterior):
     """Exact posterior process of p outputs with covariance sum_q (B_q)_ij k_q(x, x').
 
     The state holds the training inputs, the residuals and the weights: O(n (d + p)). The
@@ -61,17 +57,6 @@ class CoregionalPosterior(Posterior):
         self.register_data_sized()
         self.row_noise = None  # then it is not part of the saved state
         self._made: OutputsSystem | None = None
-
-    def know_noise(self, noise: RowNoise) -> None:
-        """Set the noise of the rows, before ``condition_``."""
-        self.row_noise = noise.packed()
-
-    def _noise(self) -> Tensor:
-        """Noise variances (p,), or (n, p) of the cells if something is known of them."""
-        learned = self.likelihood.noise_variance
-        if self.row_noise is None:
-            return learned
-        return RowNoise.unpacked(self.row_noise).variances(learned)
 
     @torch.no_grad()
     def condition_(self, x: Tensor, y: Tensor) -> None:
@@ -120,8 +105,7 @@ class CoregionalPosterior(Posterior):
         Cost: n^2 multiply-adds per row; p N^2 of N targets if some are missing, or with several
         latent processes.
         """
-        mean, covariance = self.joint_outputs(x)
-        return Marginals(mean, covariance.diagonal(dim1=1, dim2=2).clamp_min(0.0))
+        return self._marginals(x)
 
     def joint_outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean (t, p) and covariance (t, p, p) of the outputs of each row, without noise.
@@ -156,38 +140,6 @@ class CoregionalPosterior(Posterior):
             found += kernel.evaluate(x)[:, None, :, None] * between[:, None, :]
         return found
 
-    @torch.no_grad()
-    def sample(self, x: Tensor, num: int = 1, *, generator: torch.Generator) -> Tensor:
-        """``num`` draws (num, t, p) of the outputs at x (t, d), exactly and jointly.
-
-        As in ``Posterior``; for kernels without random features, too. Cost: O((p t)^3).
-        """
-        check_at_least(1, num=num)
-        mean = self.predict(x).mean
-        covariance = self.outputs_covariance(x).reshape(mean.numel(), mean.numel())
-        drawn = normal_draws(covariance, num, generator=generator)
-        return mean + drawn.view(num, *mean.shape).to(mean)
-
-    def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:
-        """Joint law of the p targets of each row, correlated as their functions are."""
-        if not isinstance(likelihood, GaussianOutputs):
-            return super().predictive(x, likelihood)
-        return self._law(x, likelihood.noise_variance)
-
-    def predictive_of_rows(
-        self, x: Tensor, likelihood: Gaussian | NoisyOutputs, noise: RowNoise
-    ) -> Distribution:
-        """As ``predictive``; weight w of a row divides the noise of its targets by w."""
-        if not isinstance(likelihood, GaussianOutputs):
-            return super().predictive_of_rows(x, likelihood, noise)
-        return self._law(x, likelihood.noise_of_rows(noise))
-
-    def _law(self, x: Tensor, noise: Tensor) -> MultivariateNormal:
-        """Law of the targets at x (t, d), with noise variances (p,) or (t, p)."""
-        mean, covariance = self.joint_outputs(x)
-        factor = target_cholesky(covariance.double(), noise.double())
-        return MultivariateNormal(mean, scale_tril=factor.to(mean), validate_args=False)
-
     def with_observations(
         self,
         x: Tensor,
@@ -197,11 +149,9 @@ class CoregionalPosterior(Posterior):
     ) -> Posterior:
         """As in ``Posterior``, for y (m, p); conditions on all rows again."""
         made = CoregionalPosterior(self.kernel, self.mean, self.likelihood, self.between)
-        if noise is not None or self.row_noise is not None:
-            kept = self.row_noise
-            before = RowNoise.plain(self.inputs[:, 0]) if kept is None else RowNoise.unpacked(kept)
-            more = RowNoise.plain(x[:, 0]) if noise is None else noise.like(x)
-            made.know_noise(before.concatenated(more))
+        known = self._noise_with(x, noise)
+        if known is not None:
+            made.know_noise(known)
         targets = self.residual + self.mean(self.inputs)[:, None]
         made.condition_(torch.cat([self.inputs, x]), torch.cat([targets, y]))
         return made
@@ -257,32 +207,3 @@ class CoregionalPosterior(Posterior):
             return found
 
         return paths
-
-
-def target_cholesky(covariance: Tensor, noise: Tensor) -> Tensor:
-    """Cholesky factors (t, p, p) of covariances of functions (t, p, p) plus noise, float64.
-
-    If rounding (of float32) left a covariance not positive definite even with noise, its negative
-    eigenvalues are set to zero.
-
-    Args:
-        noise (p,) or (t, p): variances.
-    """
-    name = "the covariance of the targets of a row"
-    try:
-        return cholesky(covariance + torch.diag_embed(noise), name=name, ladder=(0.0,))[0]
-    except NotPositiveDefinite:
-        values, vectors = torch.linalg.eigh(covariance)
-        positive = (vectors * values.clamp_min(0.0).unsqueeze(-2)) @ vectors.mT
-        return cholesky(positive + torch.diag_embed(noise), name=name)[0]
-
-
-def require_no_infinity(residual: Tensor) -> None:
-    """Raise DataError if y - m(x) (n, p) has infinite entries; NaN is a missing target."""
-    wrong = residual.isinf()
-    if bool(wrong.any()):
-        row, output = wrong.nonzero()[0].tolist()
-        raise DataError(
-            f"{int(wrong.sum())} targets are infinite, the first in row {row} of output {output}; "
-            "remove them, or make them NaN, which stands for a missing target"
-        )

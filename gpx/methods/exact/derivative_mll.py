@@ -14,8 +14,8 @@ from gpx.likelihoods.row_noise import RowNoise
 from gpx.means.base import Mean
 from gpx.methods.base.objective import Evidence, Facts, Objective
 from gpx.methods.exact.coregional_blocks import ObservedTargets, targets_log_density
-from gpx.methods.exact.coregional_posterior import require_no_infinity
 from gpx.methods.exact.derivative_blocks import Inputs, ObservedDerivatives, prior_means
+from gpx.methods.exact.targets_posterior import require_no_infinity
 
 FEWEST_CELLS = 3
 """Cells of a target below which its noise variance is not learned: a function passes through one

@@ -7,30 +7,26 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, MultivariateNormal
 
 from gpx.kernels.base import Kernel
 from gpx.kernels.derivatives import Moved
-from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian, GaussianOutputs, NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.means.base import Mean
 from gpx.methods.base.posterior import (
     Marginals,
     Posterior,
-    normal_draws,
     sampled_functions,
     untrained,
 )
-from gpx.methods.exact.coregional_posterior import require_no_infinity, target_cholesky
 from gpx.methods.exact.derivative_blocks import DerivativeSystem, as_inputs, prior_means
 from gpx.methods.exact.derivative_mll import SOLVER
 from gpx.methods.exact.model import row_blocks
+from gpx.methods.exact.targets_posterior import TargetsPosterior, require_no_infinity
 from gpx.sampling import SHARED, Frequencies, prior_functions
-from gpx.tensor_checks import check_at_least
 
 
-class DerivativePosterior(Posterior):
+class DerivativePosterior(TargetsPosterior):
     """Exact posterior process of a function and of its derivatives by some inputs.
 
     Predictions have a column for the function and one for each of these derivatives, also of those
@@ -73,17 +69,6 @@ class DerivativePosterior(Posterior):
         """As in ``Posterior``: that of the data; None before there are any."""
         return self.inputs.shape[1] if self.inputs.ndim == 2 else None
 
-    def know_noise(self, noise: RowNoise) -> None:
-        """Set the noise of the rows, before ``condition_``."""
-        self.row_noise = noise.packed()
-
-    def _noise(self) -> Tensor:
-        """Noise variances (p,), or (n, p) of the cells if something is known of them."""
-        learned = self.likelihood.noise_variance
-        if self.row_noise is None:
-            return learned
-        return RowNoise.unpacked(self.row_noise).variances(learned)
-
     @torch.no_grad()
     def condition_(self, x: Tensor, y: Tensor) -> None:
         """Condition on x (n, d) and y (n, p), NaN where a target is missing.
@@ -122,8 +107,7 @@ class DerivativePosterior(Posterior):
 
         Cost: p N^2 multiply-adds per row, for N observed values and derivatives.
         """
-        mean, covariance = self.joint_outputs(x)
-        return Marginals(mean, covariance.diagonal(dim1=1, dim2=2).clamp_min(0.0))
+        return self._marginals(x)
 
     def joint_outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean (t, p) and covariance (t, p, p) of function and derivatives of each row.
@@ -152,38 +136,6 @@ class DerivativePosterior(Posterior):
         prior = system.covariance.between(x, x)
         return prior - (root @ root.mT).view(prior.shape)
 
-    @torch.no_grad()
-    def sample(self, x: Tensor, num: int = 1, *, generator: torch.Generator) -> Tensor:
-        """``num`` draws (num, t, p) of function and derivatives at x (t, d), exactly and jointly.
-
-        As in ``Posterior``; for kernels without random features, too. Cost: O((p t)^3).
-        """
-        check_at_least(1, num=num)
-        mean = self.predict(x).mean
-        covariance = self.outputs_covariance(x).reshape(mean.numel(), mean.numel())
-        drawn = normal_draws(covariance, num, generator=generator)
-        return mean + drawn.view(num, *mean.shape).to(mean)
-
-    def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:
-        """Joint law of the p targets of each row, correlated as function and derivatives are."""
-        if not isinstance(likelihood, GaussianOutputs):
-            return super().predictive(x, likelihood)
-        return self._law(x, likelihood.noise_variance)
-
-    def predictive_of_rows(
-        self, x: Tensor, likelihood: Gaussian | NoisyOutputs, noise: RowNoise
-    ) -> Distribution:
-        """As ``predictive``; weight w of a row divides the noise of its targets by w."""
-        if not isinstance(likelihood, GaussianOutputs):
-            return super().predictive_of_rows(x, likelihood, noise)
-        return self._law(x, likelihood.noise_of_rows(noise))
-
-    def _law(self, x: Tensor, noise: Tensor) -> MultivariateNormal:
-        """Law of the targets at x (t, d), with noise variances (p,) or (t, p)."""
-        mean, covariance = self.joint_outputs(x)
-        factor = target_cholesky(covariance.double(), noise.double())
-        return MultivariateNormal(mean, scale_tril=factor.to(mean), validate_args=False)
-
     def with_observations(
         self,
         x: Tensor,
@@ -194,11 +146,9 @@ class DerivativePosterior(Posterior):
         """As in ``Posterior``, for y (m, p); conditions on all rows again."""
         parts = (self.kernel, self.mean, self.likelihood)
         made = DerivativePosterior(*parts, self.with_respect_to)
-        if noise is not None or self.row_noise is not None:
-            kept = self.row_noise
-            known = RowNoise.plain(self.inputs[:, 0]) if kept is None else RowNoise.unpacked(kept)
-            more = RowNoise.plain(x[:, 0]) if noise is None else noise.like(x)
-            made.know_noise(known.concatenated(more))
+        known = self._noise_with(x, noise)
+        if known is not None:
+            made.know_noise(known)
         before = prior_means(self.mean, self.inputs, as_inputs(self.with_respect_to))
         targets = self.residual + before.detach()
         made.condition_(torch.cat([self.inputs, x]), torch.cat([targets, y]))

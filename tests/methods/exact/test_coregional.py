@@ -20,7 +20,7 @@ from gpx.likelihoods.row_noise import RowNoise
 from gpx.means import Constant
 from gpx.methods.exact import coregional_mll, coregional_system
 from gpx.methods.exact.coregional import target_correlations
-from gpx.methods.exact.coregional_posterior import target_cholesky
+from gpx.methods.exact.targets_posterior import target_cholesky
 from gpx.models import CoregionalGP, ExactGP
 from gpx.objectives import CoregionalMLL, ExactMLL
 
