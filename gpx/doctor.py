@@ -26,9 +26,9 @@ from gpx.bases.fourier.native import fourier_pass
 from gpx.cache_folder import cache_folder
 from gpx.data.folders import ROOT_VARIABLE
 from gpx.errors import GPXError
+from gpx.inference.exact_density import log_marginal_likelihood
 from gpx.kernels import RBF
 from gpx.linalg import RelativeResidual, available_memory, conjugate_gradients
-from gpx.methods.exact.exact_mll import log_marginal_likelihood
 from gpx.operators import KernelMatrix, Toeplitz
 from gpx.runs.environment import environment_record
 

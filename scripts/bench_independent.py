@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from gpx.kernels import RBF
 from gpx.likelihoods import GaussianOutputs
 from gpx.means import Constant
-from gpx.methods.exact.independent_evidence import target_evidences
+from gpx.methods.independent.evidence import target_evidences
 from gpx.models import ExactGP, IndependentGP
 from gpx.objectives import ExactMLL, IndependentMLL
 from gpx.training import LBFGSB

@@ -21,12 +21,12 @@ from peers import Regression, Sparse, by_cholesky, product_by_rows, rbf
 from timing import named
 from torch import Tensor
 
+from gpx.inference.exact_density import log_marginal_likelihood
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.linalg.replayed import EAGER_STEPS
 from gpx.means import Zero
 from gpx.methods.base.replayed_step import ReplayedStep
-from gpx.methods.exact.exact_mll import log_marginal_likelihood
 from gpx.models import SGPR, SVGP, Model
 from gpx.objectives import SVGPELBO, CollapsedELBO, Objective
 from gpx.operators import KernelMatrix

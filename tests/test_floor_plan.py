@@ -23,6 +23,9 @@ FLOORS = [
     {
         "methods.classification",
         "methods.exact",
+        "methods.coregional",
+        "methods.independent",
+        "methods.derivatives",
         "methods.sparse",
         "methods.weight_space",
         "methods.grid",

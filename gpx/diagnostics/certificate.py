@@ -27,6 +27,8 @@ from gpx.diagnostics.nystrom_moments import nystrom_moment_bounds, solved_moment
 from gpx.errors import ConfigError, DTypeError, NotPositiveDefinite, class_name
 from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.inference.auxiliary import AuxiliarySolver
+from gpx.inference.dense_factor import row_blocks
+from gpx.inference.exact_posterior import ExactPosterior
 from gpx.inference.exact_solver import require_finite
 from gpx.inference.kl_bounds import kl_upper_bound, kl_upper_bound_cg
 from gpx.inference.nystrom import BlockStore
@@ -44,7 +46,6 @@ from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import SolveReport
 from gpx.means.base import Mean
 from gpx.methods.base.posterior import Marginals
-from gpx.methods.exact.model import ExactPosterior, row_blocks
 from gpx.methods.sparse.sgpr import SGPRPosterior
 
 

@@ -1,6 +1,7 @@
 """One nn.Module per approximation."""
 
 from gpx.inference.auxiliary import AuxiliarySolver
+from gpx.inference.exact_posterior import ExactPosterior
 from gpx.inference.exact_solver import IterativeOptions
 from gpx.inference.iterative_posterior import IterativePosterior
 from gpx.inference.sampled_hyperparameters import HyperparameterMixture
@@ -10,6 +11,8 @@ from gpx.methods.classification.model import ExpectationPropagationGP, LaplaceGP
 from gpx.methods.classification.sampled_model import SampledGP
 from gpx.methods.classification.sampled_posterior import SampledPosterior
 from gpx.methods.classification.site_posterior import SitePosterior
+from gpx.methods.coregional.model import CoregionalGP
+from gpx.methods.coregional.posterior import CoregionalPosterior
 from gpx.methods.deep.cnn import CNN
 from gpx.methods.deep.cnn_gp import CNNGP
 from gpx.methods.deep.deep_gp import DeepGP
@@ -18,6 +21,8 @@ from gpx.methods.deep.dkl import DKL
 from gpx.methods.deep.model import NetworkModel
 from gpx.methods.deep.posterior import NetworkPosterior
 from gpx.methods.deep.svdkl import SVDKL
+from gpx.methods.derivatives.model import DerivativeGP
+from gpx.methods.derivatives.posterior import DerivativePosterior
 from gpx.methods.direct.grids import NoiseGrid, WeightGrid
 from gpx.methods.direct.logistic import DirectLogistic
 from gpx.methods.direct.mixture import DirectMixture
@@ -27,14 +32,8 @@ from gpx.methods.direct.network_posterior import DirectNetworkPosterior
 from gpx.methods.direct.posterior import DirectPosterior
 from gpx.methods.eigenfunctions.model import GRIEF
 from gpx.methods.eigenfunctions.posterior import GRIEFPosterior
-from gpx.methods.exact.coregional import CoregionalGP
-from gpx.methods.exact.coregional_posterior import CoregionalPosterior
-from gpx.methods.exact.derivative_posterior import DerivativePosterior
-from gpx.methods.exact.derivatives import DerivativeGP
 from gpx.methods.exact.fully_bayesian import FullyBayesianGP
-from gpx.methods.exact.independent import IndependentGP
-from gpx.methods.exact.independent_posterior import IndependentPosterior
-from gpx.methods.exact.model import ExactGP, ExactPosterior
+from gpx.methods.exact.model import ExactGP
 from gpx.methods.exact.subset_of_data import SubsetOfData
 from gpx.methods.experts.committee import Committee
 from gpx.methods.experts.committee_posterior import CommitteePosterior
@@ -45,6 +44,8 @@ from gpx.methods.experts.transductive import Transductive, TransductivePosterior
 from gpx.methods.grid.gaps import GapOptions
 from gpx.methods.grid.model import GridGP
 from gpx.methods.grid.posterior import GridPosterior
+from gpx.methods.independent.model import IndependentGP
+from gpx.methods.independent.posterior import IndependentPosterior
 from gpx.methods.nearest.posterior import NearestPosterior
 from gpx.methods.nearest.swsgp import SWSGP
 from gpx.methods.nearest.vecchia import Vecchia, VecchiaPosterior

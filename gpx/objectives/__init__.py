@@ -4,17 +4,16 @@ from gpx.methods.base.objective import Evidence, Objective
 from gpx.methods.classification.laplace_evidence import LaplaceEvidence
 from gpx.methods.classification.propagation_evidence import EPEvidence
 from gpx.methods.classification.sampled_model import LatentLikelihood
+from gpx.methods.coregional.mll import CoregionalMLL
 from gpx.methods.deep.elbo import SampledELBO
+from gpx.methods.derivatives.mll import DerivativeMLL
 from gpx.methods.direct.elbo import DirectELBO
 from gpx.methods.direct.logistic_bound import DirectLogisticBound
 from gpx.methods.direct.mixture_elbo import DirectMixtureELBO, DirectSampledELBO
 from gpx.methods.direct.network_elbo import DirectNetworkELBO
 from gpx.methods.eigenfunctions.evidence import EigenfunctionEvidence
 from gpx.methods.exact.barely_biased_mll import BarelyBiasedMLL
-from gpx.methods.exact.coregional_mll import CoregionalMLL
-from gpx.methods.exact.derivative_mll import DerivativeMLL
 from gpx.methods.exact.exact_mll import ExactMLL
-from gpx.methods.exact.independent_mll import IndependentMLL
 from gpx.methods.exact.iterative_mll import IterativeMLL
 from gpx.methods.exact.leave_one_out import LeaveOneOut
 from gpx.methods.exact.marginal_likelihood import MarginalLikelihood
@@ -23,6 +22,7 @@ from gpx.methods.experts.evidence import ExpertsMLL
 from gpx.methods.experts.mixture import HardCutEvidence
 from gpx.methods.grid.gcv import GCV
 from gpx.methods.grid.mll import GridMLL
+from gpx.methods.independent.mll import IndependentMLL
 from gpx.methods.nearest.swsgp_objective import SWSGPObjective
 from gpx.methods.nearest.vecchia_mll import VecchiaMLL
 from gpx.methods.nearest.vnngp_elbo import VNNGPELBO

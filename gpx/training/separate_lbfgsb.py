@@ -15,8 +15,8 @@ from gpx.errors import CheckpointError, ConfigError
 from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Evidence, Objective
 from gpx.methods.base.own_steps import OwnSteps
-from gpx.methods.exact.independent_evidence import Cells, target_evidences
-from gpx.methods.exact.independent_parts import StackedParts, bounds_of_each
+from gpx.methods.independent.evidence import Cells, target_evidences
+from gpx.methods.independent.parts import StackedParts, bounds_of_each
 from gpx.models import IndependentGP
 from gpx.objectives import IndependentMLL
 from gpx.priors import Prior, Priors

@@ -15,6 +15,7 @@ from public_classes import public_classes
 
 from gpx import models
 from gpx.errors import ConfigError, NotAvailable, ShapeError
+from gpx.inference.exact_posterior import ExactPosterior
 from gpx.inference.iterative_posterior import IterativePosterior
 from gpx.likelihoods import Gaussian
 from gpx.likelihoods.gaussian import NoisyOutputs
@@ -22,7 +23,6 @@ from gpx.likelihoods.row_noise import RowNoise
 from gpx.linalg import UnconvergedWarning
 from gpx.methods.base.model import Model
 from gpx.methods.base.posterior import Marginals, Posterior
-from gpx.methods.exact.model import ExactPosterior
 
 NAMES = sorted(public_models.MODELS)
 WITH_COVARIANCE = {

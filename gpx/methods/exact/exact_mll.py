@@ -2,97 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
-from gpx.constants import LOG_TWO_PI
+from gpx.inference.exact_density import log_marginal_likelihood
 from gpx.inference.exact_solver import require_finite
-from gpx.inference.kernel_gradient import KernelGradient
 from gpx.inference.log_density import LogDensityGradient, LogDensityTerms
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.likelihoods.row_noise import RowNoise
-from gpx.linalg import CholeskyReport, inverse_from_factor, upper_solve
+from gpx.linalg import CholeskyReport
 from gpx.means.base import Mean
 from gpx.methods.base.objective import Evidence, Facts, Kind, Objective
-from gpx.methods.exact.by_autograd import log_density_again
-from gpx.methods.exact.model import ExactModel, noisy_cholesky, row_blocks
-
-
-def log_marginal_likelihood(
-    kernel: Kernel, x: Tensor, residual: Tensor, noise: Tensor, *, gradient: bool
-) -> tuple[LogDensityTerms, LogDensityGradient | None, CholeskyReport]:
-    """log N(r; 0, K), K = k(x, x) + noise, a diagonal, and its gradient in closed form.
-
-    With alpha = K^{-1} r the derivative with respect to K is G = (alpha alpha^T - K^{-1}) / 2. One
-    n x n array is kept: the lower triangle of K, then its factor, then K^{-1}, all in place. G is
-    contracted with the kernel's derivative in blocks of rows of the lower triangle.
-
-    Args:
-        x (n, d), residual (n,), noise () or (n,): inputs, y - m(x), noise variance of all rows or
-            of each.
-        gradient: whether to compute the gradient (two thirds of the work).
-
-    Exactness: exact up to rounding; if jitter was needed, value and gradient are those of the
-    matrix with that jitter. Second derivatives: ``log_density_again``.
-    Cost: n^3/3 multiply-adds for the value, n^3 in all with the gradient; memory one n x n array.
-    Raises: NotPositiveDefinite; ConfigError when the array does not fit.
-    Source: Burt thesis, sections 1.1.1 and 1.3.
-    """
-    n = x.shape[0]
-    with torch.no_grad():
-        upper, report = noisy_cholesky(kernel, x.detach(), noise.detach())
-        target = residual.detach()
-        alpha = upper_solve(upper, target.unsqueeze(1)).squeeze(1)
-        terms = LogDensityTerms(
-            fit=-0.5 * torch.dot(target, alpha).double(),
-            complexity=-upper.diagonal().double().log().sum(),
-            constant=upper.new_tensor(-0.5 * n * LOG_TWO_PI, dtype=torch.float64),
-        )
-        if not gradient:
-            return terms, None, report
-        inverse = inverse_from_factor(upper)
-
-        def twice_gradient(rows: slice, columns: slice) -> Tensor:
-            return torch.addr(inverse[rows, columns], alpha[rows], alpha[columns], beta=-1.0)
-
-        diagonal = 0.5 * (alpha.square() - inverse.diagonal())
-        found = matrix_gradient(kernel, x, noise, -alpha, twice_gradient, diagonal, report)
-        again = log_density_again(kernel, x, report.relative)
-        return terms, found._replace(again=again), report
-
-
-def matrix_gradient(
-    kernel: Kernel,
-    x: Tensor,
-    noise: Tensor,
-    residual: Tensor,
-    twice_gradient: Callable[[slice, slice], Tensor],
-    diagonal: Tensor,
-    report: CholeskyReport,
-) -> LogDensityGradient:
-    """Gradient of a function of K = k(x, x) + noise (+ jitter), given G = d / dK.
-
-    Args:
-        kernel, x (n, d), noise () or (n,): define K.
-        residual (n,): gradient with respect to the residuals.
-        twice_gradient: rows, columns -> that block of 2 G (``KernelGradient.add_symmetric``).
-        diagonal (n,): of G.
-        report: of the factorisation of K.
-    """
-    n = x.shape[0]
-    kernel_gradient, trace = KernelGradient(kernel, x), diagonal.sum()
-    kernel_gradient.add_symmetric(row_blocks(n, n, x), twice_gradient)
-    if report.relative:  # the jitter is a multiple of the mean of K's diagonal
-        kernel_gradient.add_diagonal(slice(0, n), (trace * report.relative / n).expand(n))
-    of_noise = (
-        diagonal + trace * report.relative / n if noise.ndim else trace * (1.0 + report.relative)
-    )
-    return LogDensityGradient(residual, of_noise, kernel_gradient)
+from gpx.methods.exact.model import ExactModel
 
 
 class LogDensity(Protocol):

@@ -10,14 +10,16 @@ from torch import Tensor
 
 from gpx.constants import LOG_TWO_PI
 from gpx.errors import ConfigError
+from gpx.inference.dense_factor import noisy_cholesky, row_blocks
+from gpx.inference.exact_density import matrix_gradient
 from gpx.inference.log_density import LogDensityGradient, LogDensityTerms
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import CholeskyReport, inverse_from_factor, upper_solve
 from gpx.methods.base.objective import Evidence, Facts, Objective
-from gpx.methods.exact.exact_mll import exact_evidence, matrix_gradient
-from gpx.methods.exact.model import ExactModel, noisy_cholesky, row_blocks
+from gpx.methods.exact.exact_mll import exact_evidence
+from gpx.methods.exact.model import ExactModel
 
 
 def leave_one_out_log_density(

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from gpx.bases.grid_eigenfunctions.data_pass import eigenfunction_gradient
+from gpx.inference.dense_factor import row_blocks
 from gpx.inference.kernel_gradient import KernelGradient
 from gpx.inference.log_density import LogDensityGradient
 from gpx.inference.noisy_kernel import NoisyKernel, PreconditionedKernel
 from gpx.kernels.base import Kernel
-from gpx.methods.exact.model import row_blocks
 
 
 def preconditioned_gradient(

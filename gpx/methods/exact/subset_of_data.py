@@ -11,6 +11,7 @@ from gpx.errors import ConfigError, NotAvailable, class_name
 from gpx.inducing import Selector, Uniform
 from gpx.inducing.base import describe_num_inducing, fill_with_random_rows, require_selector
 from gpx.inducing.kmeans import distance_unit, nearest_centre
+from gpx.inference.exact_posterior import ExactPosterior
 from gpx.inference.leave_one_out import LeftOut
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
@@ -20,7 +21,6 @@ from gpx.means.base import Mean
 from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Evidence, Objective
 from gpx.methods.exact.exact_mll import exact_evidence
-from gpx.methods.exact.model import ExactPosterior
 from gpx.tensor_checks import check_at_least
 
 

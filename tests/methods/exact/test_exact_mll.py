@@ -8,10 +8,10 @@ import torch
 from model_gradients import KERNELS, gradients
 
 from gpx.errors import ConfigError
+from gpx.inference import dense_factor
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian, Laplace
 from gpx.means import Linear, Zero
-from gpx.methods.exact import model as exact_module
 from gpx.models import SGPR, ExactGP
 from gpx.objectives import ExactMLL
 from gpx.training.lbfgsb import LBFGSB
@@ -108,7 +108,7 @@ def test_block_size_does_not_matter(monkeypatch):
     model, x, y = problem(KERNELS["matern32"]())
     want = ExactMLL().evidence(model, x, y).value
     want_grads = gradients(want, model)
-    monkeypatch.setitem(exact_module.BLOCK_BYTES, "cpu", 3 * len(x) * 8)
+    monkeypatch.setitem(dense_factor.BLOCK_BYTES, "cpu", 3 * len(x) * 8)
     got = ExactMLL().evidence(model, x, y).value
     torch.testing.assert_close(got, want, rtol=1e-13, atol=0)
     for a, b in zip(gradients(got, model), want_grads, strict=True):

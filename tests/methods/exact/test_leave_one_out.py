@@ -9,11 +9,11 @@ import torch
 from torch.distributions import Normal
 
 from gpx.errors import ConfigError, DataError
+from gpx.inference import dense_factor
 from gpx.kernels import RBF, Matern32, Matern52
 from gpx.likelihoods import Gaussian, Laplace
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.means import Constant, Linear
-from gpx.methods.exact import model as exact_module
 from gpx.models import SGPR, ExactGP
 from gpx.objectives import LeaveOneOut
 
@@ -62,7 +62,7 @@ def require_same(found, wanted, model, x):
 @pytest.mark.parametrize("row_noise", [False, True])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_value_and_gradient_equal_autograd(kernel, row_noise, monkeypatch):
-    monkeypatch.setitem(exact_module.BLOCK_BYTES, "cpu", 8 * 30 * 7)  # several blocks of rows
+    monkeypatch.setitem(dense_factor.BLOCK_BYTES, "cpu", 8 * 30 * 7)  # several blocks of rows
     model, x, y = problem(kernel, row_noise=row_noise)
     x.requires_grad_()
     found = LeaveOneOut().evidence(model, x, y)

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from gpx.errors import ConfigError, NotPositiveDefinite
+from gpx.inference import dense_factor
 from gpx.kernels import RBF, Matern32
 from gpx.kernels import Linear as LinearKernel
 from gpx.likelihoods import Gaussian
 from gpx.means import Constant, Linear, Zero
-from gpx.methods.exact import model as exact_module
 from gpx.models import ExactGP
 from gpx.objectives import ExactMLL, LeaveOneOut
 
@@ -83,7 +83,7 @@ def test_prediction_does_not_depend_on_the_block_size(monkeypatch):
     model, x, y = random_problem()
     at = x + 0.2
     want = model.condition(x, y).predict(at)
-    monkeypatch.setitem(exact_module.BLOCK_BYTES, "cpu", 7 * len(x) * 8)
+    monkeypatch.setitem(dense_factor.BLOCK_BYTES, "cpu", 7 * len(x) * 8)
     got = model.condition(x, y).predict(at)
     torch.testing.assert_close(got.mean, want.mean, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(got.variance, want.variance, rtol=1e-10, atol=1e-12)
@@ -158,7 +158,7 @@ def test_an_error_says_how_many_rows_repeat_others(repeated):
     x = torch.arange(6.0, dtype=torch.float64).unsqueeze(1)
     x[6 - repeated :] = x[: min(repeated, 1)]
     with pytest.raises(NotPositiveDefinite) as caught:
-        exact_module.noisy_cholesky(RBF().double(), x, torch.tensor(-3.0).double())
+        dense_factor.noisy_cholesky(RBF().double(), x, torch.tensor(-3.0).double())
     told = "3 of the 6 rows have the inputs of another row: give one row of the mean target"
     assert (told in str(caught.value)) == bool(repeated)
     assert ("of another row" in str(caught.value)) == bool(repeated)

@@ -14,13 +14,13 @@ from claimed_cuda import claimed_cuda
 from draws import draws
 
 from gpx.errors import ConfigError, DataError, NotPositiveDefinite, ShapeError
+from gpx.inference.several_targets import target_cholesky
 from gpx.kernels import RBF, Matern32
 from gpx.likelihoods import Gaussian, GaussianOutputs, target_marginals
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.means import Constant
-from gpx.methods.exact import coregional_mll, coregional_system
-from gpx.methods.exact.coregional import target_correlations
-from gpx.methods.exact.targets_posterior import target_cholesky
+from gpx.methods.coregional import mll, system
+from gpx.methods.coregional.model import target_correlations
 from gpx.models import CoregionalGP, ExactGP
 from gpx.objectives import CoregionalMLL, ExactMLL
 
@@ -247,12 +247,12 @@ def test_an_evaluation_holds_three_arrays_of_rows_by_rows(monkeypatch):
     model, x, y = problem()
     gram = model.kernel.evaluate(x).detach()
     rows = [slice(i, i + 1) for i in range(N)]  # no block of the gradient is of that size
-    monkeypatch.setattr(coregional_mll, "row_blocks", lambda *_: rows)
-    monkeypatch.setattr(coregional_mll, "kernel_matrix", lambda *_: gram)
+    monkeypatch.setattr(mll, "row_blocks", lambda *_: rows)
+    monkeypatch.setattr(mll, "kernel_matrix", lambda *_: gram)
     noise, between = model.likelihood.noise_variance.detach(), model.between.matrix().detach()
     with Arrays(N * N) as counted:
         counted.places.add(gram.data_ptr())
-        coregional_mll.complete_log_density(model.kernel, x, y, between, noise, gradient=True)
+        mll.complete_log_density(model.kernel, x, y, between, noise, gradient=True)
     assert counted.made == Counter(new_empty=1, zeros_like=1)
 
 
@@ -290,7 +290,7 @@ def test_the_float32_check_adds_no_device_wait(missing):
 
 @pytest.mark.parametrize("devices", [(), ("cpu",)])
 def test_a_factor_that_fails_by_rounding_is_reported(devices, monkeypatch):
-    monkeypatch.setattr(coregional_mll, "DEFERRED_CHECK_DEVICES", devices)
+    monkeypatch.setattr(mll, "DEFERRED_CHECK_DEVICES", devices)
     x = torch.linspace(0.0, 1.0, 40)[:, None]
     y = torch.randn(40, 2, generator=draws())
     model = CoregionalGP(
@@ -304,7 +304,7 @@ def test_a_factor_that_fails_by_rounding_is_reported(devices, monkeypatch):
 
 def test_an_eigendecomposition_beyond_memory_is_refused(monkeypatch):
     model, x, y = problem()
-    monkeypatch.setattr(coregional_system, "EIGEN_ARRAYS", 2**60)
+    monkeypatch.setattr(system, "EIGEN_ARRAYS", 2**60)
     with pytest.raises(ConfigError, match=r"eigendecomposition .* of 12 training points needs"):
         model.condition(x, y)
 

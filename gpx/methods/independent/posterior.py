@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from gpx.constraints import natural_parameters
+from gpx.inference.dense_factor import row_blocks
+from gpx.inference.exact_posterior import ExactPosterior
 from gpx.inference.leave_one_out import LeftOut
 from gpx.inference.padded_rows import noisy_system
 from gpx.inference.stacked_kernels import mapped, stacked_covariances, stacked_diagonals
@@ -16,9 +18,8 @@ from gpx.likelihoods.gaussian import Gaussian, GaussianOutputs, NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.linalg import CholeskyReport
 from gpx.methods.base.posterior import Marginals, Posterior, sampled_functions, untrained
-from gpx.methods.exact.independent_evidence import Cells, TargetRows
-from gpx.methods.exact.independent_parts import StackedParts, TargetParts
-from gpx.methods.exact.model import ExactPosterior, row_blocks
+from gpx.methods.independent.evidence import Cells, TargetRows
+from gpx.methods.independent.parts import StackedParts, TargetParts
 from gpx.sampling import SHARED, Frequencies
 
 KEPT_BYTES = 2**30

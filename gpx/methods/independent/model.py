@@ -15,9 +15,9 @@ from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import GaussianOutputs
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model, check_variance
-from gpx.methods.exact.independent_evidence import Cells
-from gpx.methods.exact.independent_parts import StackedParts, TargetParts
-from gpx.methods.exact.independent_posterior import IndependentPosterior
+from gpx.methods.independent.evidence import Cells
+from gpx.methods.independent.parts import StackedParts, TargetParts
+from gpx.methods.independent.posterior import IndependentPosterior
 from gpx.tensor_checks import check_num_inputs
 
 

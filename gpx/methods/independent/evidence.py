@@ -10,12 +10,12 @@ from torch import Tensor
 
 from gpx.constants import LOG_TWO_PI
 from gpx.errors import DataError, NotPositiveDefinite
+from gpx.inference.dense_factor import warn_of_rounding
+from gpx.inference.exact_density import log_marginal_likelihood
 from gpx.inference.stacked_density import stacked_density
 from gpx.inference.stacked_kernels import mapped, stacked_covariances
 from gpx.likelihoods.row_noise import RowNoise
-from gpx.methods.exact.exact_mll import log_marginal_likelihood
-from gpx.methods.exact.independent_parts import StackedParts
-from gpx.methods.exact.model import warn_of_rounding
+from gpx.methods.independent.parts import StackedParts
 
 BATCH_BYTES = {"cpu": 2**22, "cuda": 2**29}
 """Bytes of the matrices of one batch of targets. On a CPU they stay in cache; targets of which

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,10 +9,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gpx.inference.dense_factor import kernel_matrix, warn_of_rounding
+from gpx.inference.several_targets import FactoredTargets, ObservedTargets
 from gpx.kernels.base import Kernel
-from gpx.linalg import require_memory, upper_solve
-from gpx.methods.exact.coregional_blocks import ObservedCovariance, ObservedTargets
-from gpx.methods.exact.model import kernel_matrix, warn_of_rounding
+from gpx.linalg import require_memory
+from gpx.methods.coregional.covariance import ObservedCovariance
 
 
 class WhitenedOutputs(NamedTuple):
@@ -70,7 +70,7 @@ EIGEN_ARRAYS = 4
 class CompleteOutputs(OutputsSystem):
     """One latent, no target missing: p independent processes share an eigendecomposition of K.
 
-    Warns if float32 has too few digits (``FLOAT32_LIMIT`` of ``gpx.methods.exact.model``).
+    Warns if float32 has too few digits (``FLOAT32_LIMIT`` of ``gpx.inference.dense_factor``).
 
     Args:
         kernel, x (n, d): K = k(x, x).
@@ -121,7 +121,7 @@ class CompleteOutputs(OutputsSystem):
         return torch.einsum("tuk,ik,jk->tiuj", each, mix, mix)
 
 
-class ObservedOutputs(OutputsSystem):
+class ObservedOutputs(FactoredTargets, OutputsSystem):
     """With missing targets, or several latents: one factorisation for the N observed targets.
 
     Args:
@@ -140,34 +140,16 @@ class ObservedOutputs(OutputsSystem):
         y: Tensor,
         noise: Tensor,
     ) -> None:
-        self.observed = ObservedTargets(y)
-        self.covariance = ObservedCovariance(kernels, betweens, x, self.observed)
-        self.factor, self.report = self.covariance.factor(noise)
-
-    def solve(self, right: Tensor) -> Tensor:
-        """As in ``OutputsSystem``."""
-        rows, outputs = self.observed.rows, self.observed.outputs
-        entries = right[..., rows, outputs]
-        columns = entries.reshape(math.prod(entries.shape[:-1]), len(rows)).mT
-        solved = upper_solve(self.factor, columns.contiguous()).mT
-        full = torch.zeros_like(right)
-        full[..., rows, outputs] = solved.reshape(entries.shape)
-        return full
+        self.covariance = ObservedCovariance(kernels, betweens, x, ObservedTargets(y))
+        super().__init__(self.covariance, noise)
 
     def explained(self, crosses: Sequence[Tensor]) -> Tensor:
         """As in ``OutputsSystem``. Cost: p N^2 multiply-adds a row."""
-        root = self._root(crosses)
+        root = self.root(self.covariance.cross(crosses))
         return root @ root.mT
 
     def explained_jointly(self, crosses: Sequence[Tensor]) -> Tensor:
         """As in ``OutputsSystem``. Cost: p N^2 multiply-adds a row, p^2 N a pair of rows."""
-        root = self._root(crosses)
+        root = self.root(self.covariance.cross(crosses))
         flat = root.flatten(0, 1)
         return (flat @ flat.mT).view(*root.shape[:2], *root.shape[:2])
-
-    def _root(self, crosses: Sequence[Tensor]) -> Tensor:
-        """Rows (t, p, N) whose products are reductions of covariance."""
-        covariance = self.covariance.cross(crosses)
-        flat = covariance.flatten(0, 1)
-        root = torch.linalg.solve_triangular(self.factor.mT, flat.mT, upper=False)
-        return root.mT.reshape(covariance.shape)

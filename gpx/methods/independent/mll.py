@@ -11,8 +11,8 @@ from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import GaussianOutputs
 from gpx.linalg import with_gradient
 from gpx.methods.base.objective import Evidence, Facts, Objective
-from gpx.methods.exact.independent_evidence import Cells, target_evidences
-from gpx.methods.exact.independent_parts import StackedParts
+from gpx.methods.independent.evidence import Cells, target_evidences
+from gpx.methods.independent.parts import StackedParts
 
 
 @runtime_checkable

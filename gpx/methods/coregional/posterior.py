@@ -8,16 +8,16 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from gpx.inference.dense_factor import row_blocks
+from gpx.inference.several_targets import TargetsPosterior, require_no_infinity
 from gpx.kernels.base import Kernel
 from gpx.kernels.over_axes import Coregionalisation
 from gpx.likelihoods.gaussian import Gaussian, GaussianOutputs, NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.means.base import Mean
 from gpx.methods.base.posterior import Marginals, Posterior, untrained
-from gpx.methods.exact.coregional_blocks import latents_of, targets_solver
-from gpx.methods.exact.coregional_system import CompleteOutputs, ObservedOutputs, OutputsSystem
-from gpx.methods.exact.model import row_blocks
-from gpx.methods.exact.targets_posterior import TargetsPosterior, require_no_infinity
+from gpx.methods.coregional.covariance import latents_of, targets_solver
+from gpx.methods.coregional.system import CompleteOutputs, ObservedOutputs, OutputsSystem
 from gpx.sampling import SHARED, Frequencies, prior_functions
 
 

@@ -10,12 +10,12 @@ import torch
 from draws import draws
 
 from gpx.errors import ConfigError, DataError, NotAvailable, ShapeError
+from gpx.inference import dense_factor
 from gpx.kernels import RBF, Linear, Matern12, Matern32, Matern52, Periodic, Polynomial
 from gpx.likelihoods import Gaussian, GaussianOutputs, target_marginals
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.means import Constant, Mean
 from gpx.means import Linear as LinearMean
-from gpx.methods.exact import model as exact_model
 from gpx.models import DerivativeGP, ExactGP
 from gpx.objectives import DerivativeMLL, ExactMLL
 from gpx.sampling import Frequencies
@@ -115,7 +115,7 @@ def test_blocks_of_rows_add_up(monkeypatch):
     model, x, y = problem("a sum of products", "wave", 0.3)
     whole = DerivativeMLL().evidence(model, x, y).value
     slopes = torch.autograd.grad(whole, list(model.parameters()))
-    monkeypatch.setitem(exact_model.BLOCK_BYTES, "cpu", 2000)  # one or two rows
+    monkeypatch.setitem(dense_factor.BLOCK_BYTES, "cpu", 2000)  # one or two rows
     parts = DerivativeMLL().evidence(model, x, y).value
     torch.testing.assert_close(parts, whole, rtol=1e-13, atol=0)
     again = torch.autograd.grad(parts, list(model.parameters()))

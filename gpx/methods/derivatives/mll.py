@@ -7,15 +7,14 @@ from typing import ClassVar, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from gpx.inference.several_targets import ObservedTargets, require_no_infinity, targets_log_density
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import GaussianOutputs
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.means.base import Mean
 from gpx.methods.base.objective import Evidence, Facts, Objective
-from gpx.methods.exact.coregional_blocks import ObservedTargets, targets_log_density
-from gpx.methods.exact.derivative_blocks import Inputs, ObservedDerivatives, prior_means
-from gpx.methods.exact.targets_posterior import require_no_infinity
+from gpx.methods.derivatives.covariance import Inputs, ObservedDerivatives, prior_means
 
 FEWEST_CELLS = 3
 """Cells of a target below which its noise variance is not learned: a function passes through one

@@ -20,8 +20,8 @@ from gpx.likelihoods.gaussian import GaussianOutputs
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.means.base import Mean
 from gpx.methods.base.model import Hyperparameters, Model
-from gpx.methods.exact.coregional_blocks import Latent, latents_of, observed_log_density
-from gpx.methods.exact.coregional_posterior import CoregionalPosterior
+from gpx.methods.coregional.covariance import Latent, latents_of, observed_log_density
+from gpx.methods.coregional.posterior import CoregionalPosterior
 from gpx.sampling.batches import some_rows
 
 INDEPENDENT_SHARE = 0.1

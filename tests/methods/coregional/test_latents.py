@@ -15,16 +15,16 @@ from draws import draws
 
 from gpx.constraints import fix
 from gpx.errors import ConfigError, DataError
+from gpx.inference import dense_factor
 from gpx.kernels import RBF, Linear, Matern32, Periodic, Polynomial
 from gpx.kernels.over_axes import Coregionalisation
 from gpx.likelihoods import GaussianOutputs
 from gpx.means import Constant, Zero
-from gpx.methods.exact import coregional_blocks
-from gpx.methods.exact import model as exact_model
-from gpx.methods.exact.coregional import SPREADS, shares_of_latents
-from gpx.methods.exact.coregional_blocks import observed_log_density
-from gpx.methods.exact.coregional_mll import complete_log_density
-from gpx.methods.exact.coregional_system import CompleteOutputs, ObservedOutputs
+from gpx.methods.coregional import covariance
+from gpx.methods.coregional.covariance import observed_log_density
+from gpx.methods.coregional.mll import complete_log_density
+from gpx.methods.coregional.model import SPREADS, shares_of_latents
+from gpx.methods.coregional.system import CompleteOutputs, ObservedOutputs
 from gpx.models import CoregionalGP
 from gpx.objectives import CoregionalMLL
 from gpx.training.maximise import maximise
@@ -90,7 +90,7 @@ BLOCKS = {"one block": 2**23, "blocks of five rows": 5 * N * 8, "rows": 1}
 @pytest.mark.parametrize("size", BLOCKS)
 @pytest.mark.parametrize("case", CASES)
 def test_evidence_and_gradient_are_those_of_the_dense_covariance(case, size, monkeypatch):
-    monkeypatch.setitem(exact_model.BLOCK_BYTES, "cpu", BLOCKS[size])
+    monkeypatch.setitem(dense_factor.BLOCK_BYTES, "cpu", BLOCKS[size])
     model, x, y = problem(**CASES[case])
     x.requires_grad_()
     found = CoregionalMLL().evidence(model, x, y)
@@ -523,7 +523,7 @@ def test_invalid_setups_are_refused():
 
 def test_a_covariance_beyond_memory_is_refused(monkeypatch):
     model, x, y = problem()
-    monkeypatch.setattr(coregional_blocks, "cholesky_memory", lambda inputs: 2**60)
+    monkeypatch.setattr(covariance, "cholesky_memory", lambda inputs: 2**60)
     words = r"the exact covariance of 36 targets of 3 outputs needs.*MixedOutputs"
     for call in (model.condition, lambda a, b: CoregionalMLL().evidence(model, a, b)):
         with pytest.raises(ConfigError, match=words):

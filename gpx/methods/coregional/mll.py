@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from gpx.constants import LOG_TWO_PI
+from gpx.inference.dense_factor import kernel_matrix, row_blocks, warn_of_rounding
 from gpx.inference.kernel_gradient import KernelGradient
 from gpx.inference.log_density import LogDensityTerms
+from gpx.inference.several_targets import OutputsGradient, require_no_infinity
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import GaussianOutputs
@@ -26,15 +28,8 @@ from gpx.linalg import (
 from gpx.linalg.cholesky import checks_deferred
 from gpx.means.base import Mean
 from gpx.methods.base.objective import Evidence, Facts, Objective
-from gpx.methods.exact.coregional_blocks import (
-    Latent,
-    OutputsGradient,
-    observed_log_density,
-    targets_solver,
-)
-from gpx.methods.exact.coregional_system import WhitenedOutputs
-from gpx.methods.exact.model import kernel_matrix, row_blocks, warn_of_rounding
-from gpx.methods.exact.targets_posterior import require_no_infinity
+from gpx.methods.coregional.covariance import Latent, observed_log_density, targets_solver
+from gpx.methods.coregional.system import WhitenedOutputs
 
 DEFERRED_CHECK_DEVICES = ("cuda",)
 """Devices on which the success of all factorisations is checked once, at the end."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gpx.constraints import is_trained, positive_parameters, set_above_floor
 from gpx.errors import ConfigError, DataError, NotPositiveDefinite, class_name
+from gpx.inference.several_targets import ObservedTargets, targets_log_density
 from gpx.kernels.base import Kernel
 from gpx.kernels.derivatives import check_derivatives
 from gpx.kernels.stationary import Stationary
@@ -20,16 +21,15 @@ from gpx.likelihoods.gaussian import GaussianOutputs
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model
-from gpx.methods.exact.coregional_blocks import ObservedTargets, targets_log_density
-from gpx.methods.exact.derivative_blocks import (
+from gpx.methods.derivatives.covariance import (
     Inputs,
     ObservedDerivatives,
     as_inputs,
     prior_means,
     require_inputs,
 )
-from gpx.methods.exact.derivative_mll import FEWEST_CELLS
-from gpx.methods.exact.derivative_posterior import DerivativePosterior
+from gpx.methods.derivatives.mll import FEWEST_CELLS
+from gpx.methods.derivatives.posterior import DerivativePosterior
 from gpx.sampling.batches import some_rows
 
 TRIED_TARGETS = 600

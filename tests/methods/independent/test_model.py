@@ -12,7 +12,7 @@ from gpx.likelihoods import Gaussian, GaussianOutputs
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.means import Constant, Zero
 from gpx.means import Linear as LinearMean
-from gpx.methods.exact import independent_evidence
+from gpx.methods.independent import evidence
 from gpx.models import CoregionalGP, ExactGP, IndependentGP
 from gpx.objectives import ExactMLL, IndependentMLL
 
@@ -68,7 +68,7 @@ def rows_of(x, y, target):
 def way(request, monkeypatch):
     """Both ways in which evidences are computed."""
     if request.param == "one after the other":
-        monkeypatch.setattr(independent_evidence, "BATCH_BYTES", {"cpu": 0})
+        monkeypatch.setattr(evidence, "BATCH_BYTES", {"cpu": 0})
     return request.param
 
 
@@ -314,7 +314,7 @@ def test_one_target_that_needs_jitter_does_not_change_the_others():
         found = IndependentMLL().evidence(model, x, y)
     assert found.facts["jitter"] > 0.0
     want = ExactMLL().evidence(alone(model, 0), x, y[:, 0]).value.item()
-    parts = independent_evidence.target_evidences(
+    parts = evidence.target_evidences(
         model.stacked(), model.cells(x, y), [0, 2], model.stacked().read()[[0, 2]], gradient=False
     )
     assert parts.total()[0].item() == pytest.approx(want, rel=1e-12)

@@ -8,6 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from gpx.inference.dense_factor import row_blocks
+from gpx.inference.several_targets import TargetsPosterior, require_no_infinity
 from gpx.kernels.base import Kernel
 from gpx.kernels.derivatives import Moved
 from gpx.likelihoods.gaussian import Gaussian, GaussianOutputs, NoisyOutputs
@@ -19,10 +21,8 @@ from gpx.methods.base.posterior import (
     sampled_functions,
     untrained,
 )
-from gpx.methods.exact.derivative_blocks import DerivativeSystem, as_inputs, prior_means
-from gpx.methods.exact.derivative_mll import SOLVER
-from gpx.methods.exact.model import row_blocks
-from gpx.methods.exact.targets_posterior import TargetsPosterior, require_no_infinity
+from gpx.methods.derivatives.covariance import DerivativeSystem, as_inputs, prior_means
+from gpx.methods.derivatives.mll import SOLVER
 from gpx.sampling import SHARED, Frequencies, prior_functions
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from functools import partial
 
@@ -10,14 +9,14 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError
+from gpx.inference.dense_factor import factor_with_noise, row_blocks
 from gpx.inference.exact_solver import cholesky_memory
 from gpx.inference.kernel_gradient import KernelGradient
+from gpx.inference.several_targets import FactoredTargets, ObservedTargets, Piece
 from gpx.kernels.base import Kernel
 from gpx.kernels.derivatives import Input, KernelDerivatives
-from gpx.linalg import CholeskyReport, require_memory, upper_solve
+from gpx.linalg import CholeskyReport, require_memory
 from gpx.means.base import Mean
-from gpx.methods.exact.coregional_blocks import ObservedTargets, Piece
-from gpx.methods.exact.model import factor_with_noise, row_blocks
 
 Inputs = tuple[Input, ...]
 """Of each target the column of x by which f is differentiated; None: f itself."""
@@ -164,7 +163,7 @@ class ObservedDerivatives:
         return torch.stack(sums).sum()
 
 
-class DerivativeSystem:
+class DerivativeSystem(FactoredTargets):
     """C factorised, for the solves and reductions of variance of a posterior.
 
     Args:
@@ -176,33 +175,9 @@ class DerivativeSystem:
     """
 
     def __init__(self, kernel: Kernel, inputs: Inputs, x: Tensor, y: Tensor, noise: Tensor) -> None:
-        self.observed = ObservedTargets(y, some_empty=True)
-        self.covariance = ObservedDerivatives(kernel, inputs, x, self.observed)
-        self.upper, self.report = self.covariance.factor(noise)
-
-    def solve(self, right: Tensor) -> Tensor:
-        """C^{-1} right for right (..., n, p), zero where a target is missing."""
-        rows, outputs = self.observed.rows, self.observed.outputs
-        entries = right[..., rows, outputs]
-        columns = entries.reshape(math.prod(entries.shape[:-1]), len(rows)).mT
-        solved = upper_solve(self.upper, columns.contiguous()).mT
-        full = torch.zeros_like(right)
-        full[..., rows, outputs] = solved.reshape(entries.shape)
-        return full
-
-    def known(self, weights: Tensor) -> Tensor:
-        """Of weights (..., n, p) those of the observed targets, (..., N)."""
-        return weights[..., self.observed.rows, self.observed.outputs]
-
-    def root(self, cross: Tensor) -> Tensor:
-        """Rows (t, p, N) whose products are reductions of covariance.
-
-        Args:
-            cross (t, p, N): of ``ObservedDerivatives.cross``.
-        """
-        flat = cross.flatten(0, 1)
-        found = torch.linalg.solve_triangular(self.upper.mT, flat.mT, upper=False)
-        return found.mT.reshape(cross.shape)
+        targets = ObservedTargets(y, some_empty=True)
+        self.covariance = ObservedDerivatives(kernel, inputs, x, targets)
+        super().__init__(self.covariance, noise)
 
 
 def as_inputs(with_respect_to: Sequence[int]) -> Inputs:
