@@ -174,6 +174,8 @@ def krylov_basis(system: PreconditionedKernel, size: int, rank: int | None = Non
         rows = places.long()[1:]
         average = system.matmul(system.x.new_ones(n, 1) / n)
         vectors = torch.cat([average, system.kernel.evaluate(system.x, system.x[rows])], 1)
+        # a linear kernel is zero between all rows and one at the origin, where nothing starts
+        vectors = vectors[:, torch.linalg.vector_norm(vectors, dim=0) > 0.0]
         root = system.preconditioner.inverse_root_matmul
         process = Lanczos(system.whitened, root(vectors), max(1, size // starts))
         process.extend(max(1, size // starts))

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpx.errors import ConfigError
-from gpx.kernels import RBF, Matern32
+from gpx.kernels import RBF, Linear, Matern32
 from gpx.likelihoods import Gaussian
 from gpx.linalg import UnconvergedWarning
 from gpx.means import Zero
@@ -113,6 +113,23 @@ def test_neighbours_lower_a_projection_to_the_exact_variance(kernel):
     assert all(bool((e > -1e-10).all()) for e in excess)  # bounds from above
     assert all(b.mean() < 0.5 * a.mean() for a, b in itertools.pairwise(excess))
     torch.testing.assert_close(variances[-1], exact, rtol=1e-7, atol=1e-9)
+
+
+def test_a_training_row_with_which_no_row_covaries_starts_nothing():
+    """One at the origin under a linear kernel: its covariances are a vector of zeros."""
+    x = torch.linspace(-1.0, 1.0, N, dtype=torch.float64)[:, None].clone()
+    x[[0, N // 2, N - 1]] = 0.0
+    model = ExactGP(
+        kernel=Linear(),
+        mean=Zero(),
+        likelihood=Gaussian(0.1),
+        solver="iterative",
+        iterative=IterativeOptions(variance="lanczos"),
+    ).double()
+    at = torch.tensor([[0.5], [3.0]], dtype=torch.float64)
+    found = model.condition(x, x[:, 0]).predict(at).variance
+    want = at[:, 0] ** 2 / (1.0 + x.square().sum() / 0.1)
+    torch.testing.assert_close(found, want, rtol=1e-6, atol=0.0)
 
 
 def test_rank_of_the_projection_and_its_neighbours_are_checked():
