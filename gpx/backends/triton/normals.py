@@ -14,7 +14,6 @@ from gpx.backends.triton.waves import cosine_sine_of_turns
 
 ROWS = 32
 """Rows of one program."""
-MASK = 0xFFFFFFFF
 
 
 @triton.jit

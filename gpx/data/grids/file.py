@@ -109,8 +109,7 @@ def assemble(
     mask: np.ndarray | None = None,
     test: np.ndarray | None = None,
     origin: str,
-    notes: str = "",
-    checksums: dict[str, str] | None = None,
+    checksums: dict[str, str],
 ) -> GridValues:
     """Grid values with NaN in the gaps; several arrays become outputs along a last axis.
 
@@ -143,6 +142,7 @@ def assemble(
     )
     points = tuple(axes.values())
     labels: tuple[int, ...] = ()
+    notes = ""
     if len(arrays) > 1:
         values = np.stack(list(arrays.values()), axis=-1)
         mask = None if mask is None else np.repeat(mask[..., None], len(arrays), axis=-1)
@@ -151,7 +151,7 @@ def assemble(
         names = (*names, ("output",))
         labels = (len(points) - 1,)
         outputs = ", ".join(f"{i} is {key}" for i, key in enumerate(arrays))
-        notes = f"{notes}; " * bool(notes) + f"outputs, each standardised: {outputs}"
+        notes = f"outputs, each standardised: {outputs}"
     else:
         values = first.copy()
     if mask is not None:
@@ -165,7 +165,7 @@ def assemble(
         origin=origin,
         test=test,
         notes=notes,
-        checksums=checksums or {},
+        checksums=checksums,
         labels=labels,
     )
 

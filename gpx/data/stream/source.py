@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,8 +24,6 @@ from gpx.data.table import Table
 from gpx.errors import DataError
 from gpx.likelihoods.base import is_classification
 from gpx.tensor_checks import check_at_least
-
-logger = logging.getLogger(__name__)
 
 BLOCK_ROWS = 256
 """Rows of a block, which is read, and assigned to training or testing, as a whole; fewer if the

@@ -17,6 +17,7 @@ from gpx.methods.base.objective import Evidence
 from gpx.methods.base.own_steps import OwnSteps
 from gpx.methods.weight_space.block_diagonal import BlockDiagonalWeights
 from gpx.methods.weight_space.cell_ascent import (
+    TRACE,
     Averaging,
     diagonal_terms,
     natural_step,
@@ -159,7 +160,7 @@ class BlockSteps(OwnSteps[QSGP]):
         share = self.stand_in_groups / groups if step < self.stand_in_groups else 1.0
         self._solve(group, share, x, y)
         if group == groups - 1 and self.noise != "fixed":
-            optimum = (self.misfit + float(self.family.terms[:, 0].sum())) / x.shape[0]
+            optimum = (self.misfit + float(self.family.terms[:, TRACE].sum())) / x.shape[0]
             if self.noise == "evidence" or optimum > NOISE_UPDATE_FACTOR * float(
                 self.model.noise_variance
             ):

@@ -15,8 +15,8 @@ from gpx.methods.base.objective import Evidence, Kind
 from gpx.methods.weight_space.block_diagonal import BlockDiagonalWeights
 from gpx.methods.weight_space.group_solves import WeightGroup, group_system
 
-TRACE, LOG_DET, PRIOR_TRACE, PRIOR_MEAN = range(4)
-"""Columns of ``BlockDiagonalWeights.terms``."""
+TRACE = 0
+"""Column of ``BlockDiagonalWeights.terms`` with tr(Phi_g^T Phi_g Sigma_g)."""
 
 
 @dataclass(frozen=True)

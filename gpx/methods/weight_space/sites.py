@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,8 +27,6 @@ from gpx.methods.weight_space.representer import (
     representer_passes,
     stepping_back,
 )
-
-logger = logging.getLogger(__name__)
 
 MAX_ITERATIONS = 200
 """Most L-BFGS iterations per group; far fewer are needed for log-concave sites."""
