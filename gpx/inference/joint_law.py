@@ -15,7 +15,9 @@ from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian, NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.linalg import cholesky
-from gpx.methods.base.posterior import Marginals, Posterior, no_gradient, sampled_functions
+from gpx.methods.base.gradients import no_gradient
+from gpx.methods.base.posterior import Marginals, Posterior
+from gpx.methods.base.sampled_functions import sampled_functions
 
 CERTIFICATE = ("kl_upper_bound", "kl_tolerance", "certified")
 """Facts of a posterior that do not hold once it is conditioned on further rows."""

@@ -26,7 +26,7 @@ from gpx.inducing import Selector
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.means.base import Mean
-from gpx.methods.base.model import EXAMPLE_PARTS
+from gpx.methods.base.model_checks import EXAMPLE_PARTS
 from gpx.methods.base.objective import Objective
 from gpx.methods.base.optimizer import Optimizer
 from gpx.options.build import first_line

@@ -18,7 +18,7 @@ from gpx.data import Dataset, FrameFolder
 from gpx.errors import ConfigError, class_name
 from gpx.likelihoods import Gaussian
 from gpx.linalg import budget_in_bytes, memory_for_all, total_memory
-from gpx.methods.base.model import why_rows_are_refused
+from gpx.methods.base.model_checks import why_rows_are_refused
 from gpx.methods.base.optimizer import Optimizer
 from gpx.metrics import evaluate, trivial_law
 from gpx.models import Model

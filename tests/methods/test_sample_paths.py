@@ -8,7 +8,7 @@ import torch
 from gpx.kernels import RBF, Matern32
 from gpx.likelihoods import Gaussian
 from gpx.means import Constant, Zero
-from gpx.methods.base.posterior import functions_by_blocks
+from gpx.methods.base.sampled_functions import functions_by_blocks
 from gpx.models import QSGP, SGPR, SVGP, ExactGP
 from gpx.sampling import Frequencies
 

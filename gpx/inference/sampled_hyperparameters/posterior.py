@@ -19,7 +19,8 @@ from gpx.likelihoods.row_noise import RowNoise
 from gpx.linalg import cholesky
 from gpx.methods.base.hyper_position import HyperPosition
 from gpx.methods.base.model import Model
-from gpx.methods.base.posterior import Marginals, Posterior, sampled_functions, untrained
+from gpx.methods.base.posterior import Marginals, Posterior, untrained
+from gpx.methods.base.sampled_functions import sampled_functions
 
 KEPT_BYTES = 2**30
 """The posteriors of all samples are kept between predictions if they take no more memory;

@@ -13,7 +13,8 @@ from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian, GaussianOutputs, NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.linalg import cholesky
-from gpx.methods.base.posterior import Marginals, Posterior, normal_draws
+from gpx.methods.base.posterior import Marginals, Posterior
+from gpx.methods.base.sampled_functions import normal_draws
 from gpx.tensor_checks import check_at_least
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -11,23 +10,23 @@ from torch import Tensor, nn
 
 from gpx.bases.base import Basis
 from gpx.data_sized import DataSized
-from gpx.errors import ConfigError, DataError, NotAvailable, class_name
+from gpx.errors import ConfigError, NotAvailable, class_name
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.likelihoods.row_noise import RowNoise
-from gpx.linalg.cholesky import noted_checks
 from gpx.means.base import Mean
-from gpx.methods.base.posterior import Posterior, leave_inference_mode
+from gpx.methods.base.gradients import leave_inference_mode
+from gpx.methods.base.model_checks import (
+    check_condition,
+    check_start,
+    check_variance,
+    why_rows_are_refused,
+)
+from gpx.methods.base.posterior import Posterior
 from gpx.methods.base.start import StartWatch
 from gpx.priors import Priors
-from gpx.tensor_checks import (
-    check_finite_targets,
-    check_inputs,
-    check_num_inputs,
-    check_targets,
-    guard,
-)
+from gpx.tensor_checks import check_num_inputs, guard
 
 
 class Hyperparameters(NamedTuple):
@@ -36,148 +35,6 @@ class Hyperparameters(NamedTuple):
     kernel: Kernel
     mean: Mean
     likelihood: Likelihood
-
-
-EXAMPLE_PARTS = {
-    "kernel": "kernels.RBF()",
-    "mean": "means.Zero()",
-    "likelihood": "likelihoods.Gaussian()",
-}
-"""An example of each part of a model, for error messages."""
-
-
-def why_rows_are_refused(noise: RowNoise) -> str:
-    """Why a model takes no known noise or weights of rows, as the middle of an error message."""
-    if bool((noise.known > 0.0).any()):
-        return (
-            "has one noise variance for all rows, and noise= or weights= give each row its own: "
-            "leave them out"
-        )
-    return "counts every row once, and weights= say how many each one stands for: leave them out"
-
-
-def check_parts(model: Model) -> None:
-    """Raise ConfigError if the kernel, mean or likelihood of the model is not a module."""
-    for name in Hyperparameters._fields:
-        part = getattr(model, name, None)
-        if not isinstance(part, nn.Module) and (part is not None or name == "likelihood"):
-            raise ConfigError(
-                f"{class_name(model)}: {name}={part!r} is no {name} of gpx, such as "
-                f"gpx.{EXAMPLE_PARTS[name]}"
-            )
-
-
-def check_placed(model: Model) -> None:
-    """Raise ConfigError if several inducing points are all where they were made, at zero.
-
-    They would move together for ever, and count as one. Reads the points only if nothing was
-    written into them since they were made or moved, and not while a step is recorded, so that a
-    GPU waits at most once for it.
-    """
-    if noted_checks() is not None:
-        return
-    for name in ("inducing", "inducing_points"):
-        points = model._parameters.get(name)
-        if points is None or are_placed(points):
-            continue
-        raise ConfigError(
-            f"{class_name(model)}: its {len(points)} inducing points have not been placed; call "
-            "model.initialise(x, y, generator=torch.Generator().manual_seed(0)) before training"
-        )
-
-
-def are_placed(points: Tensor) -> bool:
-    """Whether inducing points (M, d) are not several at zero, into which nothing was written."""
-    if len(points) < 2:
-        return True
-    counted = not points.is_inference()  # tensors of inference mode do not count writes
-    return (counted and points._version > 0) or bool(points.any())
-
-
-def check_variance(kernel: Kernel, x: Tensor) -> None:
-    """Raise ConfigError unless ``variance`` of the kernel is the diagonal of its ``covariance``.
-
-    Predictions subtract one from the other, so that error bars would be wrong, or zero.
-
-    Args:
-        x (n, d): few inputs; a GPU is waited for.
-    """
-    matrix = kernel.evaluate(x, x).diagonal()
-    stated = kernel.diagonal(x)
-    # not of a kernel that is not finite there, which training will tell; where k(x, x) is 0, both
-    # may be rounding errors
-    rounding = 100.0 * torch.finfo(matrix.dtype).eps
-    apart = ~torch.isclose(stated, matrix, rtol=1e-3, atol=rounding) & matrix.isfinite()
-    if bool(apart.any()):
-        if x.dtype != torch.float64:  # distances of float32 are off by the root of its precision
-            with suppress(RuntimeError):  # torch's, of a kernel that takes no float64
-                check_variance(kernel, x.double())
-            return
-        row = int(apart.nonzero()[0, 0])
-        raise ConfigError(
-            f"{class_name(kernel)}: variance gives {float(stated[row]):.6g} in row {row}, and the "
-            f"diagonal of covariance is {float(matrix[row]):.6g} there; both must be k(x, x)"
-        )
-
-
-def check_known_rows(model: Model, x: Tensor) -> None:
-    """Raise ConfigError if the model knows the noise of other rows than the n of x (n, d)."""
-    known = model.row_noise
-    if known is not None and len(known.known) != len(x):
-        raise ConfigError(
-            f"{class_name(model)} knows the noise or the weight of each of {len(known.known)} "
-            f"rows, but was given {len(x)} rows: call model.know_noise with that of these rows"
-        )
-
-
-def _check_data(model: Model, x: Tensor, y: Tensor, **_: Any) -> None:
-    check_parts(model)
-    check_inputs(model, x, model.num_inputs)
-    check_targets(model, x, y, model.num_outputs)
-    check_known_rows(model, x)
-
-
-def _check_values(model: Model, x: Tensor, y: Tensor, **_: Any) -> None:
-    if not isinstance(y, Tensor) or model.takes_missing_targets:
-        return
-    if y.ndim == 1:
-        check_finite_targets(model, y)
-    else:
-        missing = y.isnan()
-        if bool(missing.any()):
-            raise DataError(
-                f"{class_name(model)}: {int(missing.sum())} of {y.numel()} targets are missing "
-                "(NaN); leave these rows out, or take model=CoregionalGP() or IndependentGP(), or "
-                "model=SVGP() with GaussianOutputs() or MixedOutputs(), which skip only the "
-                "missing cells"
-            )
-
-
-def _check_start(model: Model, x: Tensor, y: Tensor, **_: Any) -> None:
-    _check_data(model, x, y)
-    _check_values(model, x, y)
-
-
-def _check_condition(model: Model, x: Tensor, y: Tensor, **_: Any) -> None:
-    _check_data(model, x, y)
-    if model.condition_uses_data:
-        _check_values(model, x, y)
-    check_placed(model)
-    # on a GPU, and of rows that are read from files, runs alone check it
-    near = isinstance(x, Tensor) and x.is_cpu and model.kernel_of_inputs
-    parts = model.hyperparameters() if near else None
-    if (
-        parts is not None
-        and isinstance(parts.kernel, Kernel)
-        and not _keeps_statistics(parts.kernel)
-    ):
-        with torch.no_grad():
-            check_variance(parts.kernel, x[:3])
-
-
-def _keeps_statistics(kernel: Kernel) -> bool:
-    """Whether evaluating it changes it, as batch normalisation in a network does in training."""
-    return any(part.training and hasattr(part, "running_mean") for part in kernel.modules())
 
 
 class Model(DataSized, ABC):
@@ -240,7 +97,7 @@ class Model(DataSized, ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for method, check in (("initialise", _check_start), ("condition", _check_condition)):
+        for method, check in (("initialise", check_start), ("condition", check_condition)):
             guard(cls, method, check)
             leave_inference_mode(cls, method)
 

@@ -20,7 +20,8 @@ from gpx.likelihoods.base import Likelihood
 from gpx.linalg.report import CholeskyReport, SolveReport
 from gpx.linalg.trace import FixedProbes
 from gpx.methods.base.batch import Batch
-from gpx.methods.base.model import Model, check_known_rows, check_parts, check_placed
+from gpx.methods.base.model import Model
+from gpx.methods.base.model_checks import check_known_rows, check_parts, check_placed
 from gpx.methods.base.required_likelihood import OTHER_MODELS
 from gpx.priors import Priors
 from gpx.sampling.batches import batch_order, scattered_batches

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import copy
-import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Categorical, Distribution
+from torch.distributions import Distribution
 
 from gpx.bases.base import Basis
 from gpx.data_sized import DataSized
@@ -19,7 +18,8 @@ from gpx.inducing.features import InducingFeatures, Points
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian, NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
-from gpx.means.base import Mean
+from gpx.methods.base.gradients import keep_graph_if_wanted, leave_inference_mode, wants_gradient
+from gpx.methods.base.sampled_functions import normal_draws
 from gpx.shown_values import FIXED
 from gpx.tensor_checks import (
     check_at_least,
@@ -68,7 +68,7 @@ class Posterior(DataSized, ABC):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         for method in PREDICTIONS:
-            _keep_graph_if_wanted(cls, method)
+            keep_graph_if_wanted(cls, method)
             guard(cls, method, _check_inputs)
         guard(cls, "with_observations", _check_observations)
         guard(cls, "sample_paths", _check_number)
@@ -129,7 +129,7 @@ class Posterior(DataSized, ABC):
         marginals, or with uncertain noise, override it.
         """
         _check_inputs(self, x)
-        with torch.set_grad_enabled(_wants_gradient(x)):
+        with torch.set_grad_enabled(wants_gradient(x)):
             marginals = self.predict(x)
             return likelihood.predictive(marginals.mean, marginals.variance)
 
@@ -146,7 +146,7 @@ class Posterior(DataSized, ABC):
             noise: of every row of x. If ``has_own_noise``, only known variances are used.
         """
         _check_inputs(self, x)
-        with torch.set_grad_enabled(_wants_gradient(x)):
+        with torch.set_grad_enabled(wants_gradient(x)):
             if self.has_own_noise:
                 return noise.added_to(self.predictive(x, likelihood))
             return likelihood.predictive_of_rows(*self.predict(x), noise)
@@ -249,143 +249,11 @@ class Posterior(DataSized, ABC):
         """
 
 
-def normal_draws(covariance: Tensor, num: int, *, generator: torch.Generator) -> Tensor:
-    """``num`` draws (num, n) of N(0, covariance), float64 on the covariance's device.
-
-    Args:
-        covariance (n, n): eigenvalues below zero count as 0.
-
-    Cost: O(n^3).
-    """
-    values, vectors = torch.linalg.eigh(covariance.double())
-    normals = torch.randn(
-        num, len(values), generator=generator, dtype=torch.float64, device=generator.device
-    )
-    return (normals.to(values.device) * values.clamp_min(0.0).sqrt()) @ vectors.mT
-
-
-def functions_by_blocks(
-    posterior: Posterior,
-    num: int,
-    blocks: Callable[[Tensor], Iterable[Tensor]],
-    mean: Mean | None = None,
-) -> Callable[[Tensor], Tensor]:
-    """Functions for ``sample_paths`` to return, evaluated block by block of rows.
-
-    They refuse the inputs that ``predict`` refuses: features may take inputs of another width, and
-    would then be other functions.
-
-    Args:
-        posterior: whose functions they are.
-        num: how many.
-        blocks: x (n, d) -> their values (num, b) at each block of rows in turn.
-        mean: prior mean function, which is added; None: zero.
-    """
-
-    @sampled_functions(posterior)
-    def paths(x: Tensor) -> Tensor:
-        _check_inputs(posterior, x)
-        values, filled = x.new_empty(num, len(x)), 0
-        for part in blocks(x):  # one is held at a time: the values may be as large as memory allows
-            values[:, filled : filled + part.shape[1]] = part
-            filled += part.shape[1]
-        return values if mean is None else values.add_(mean(x))
-
-    return paths
-
-
-def sampled_functions(
-    posterior: Posterior,
-) -> Callable[[Callable[[Tensor], Tensor]], Callable[[Tensor], Tensor]]:
-    """Let functions that ``sample_paths`` returns keep a graph only if x requires a gradient.
-
-    They raise NotAvailable if x does and their values carry none.
-    """
-
-    def decorate(functions: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-        return functools.wraps(functions)(lambda x: values_of_functions(posterior, functions, x))
-
-    return decorate
-
-
-def values_of_functions(
-    posterior: Posterior, functions: Callable[[Tensor], Tensor], x: Tensor
-) -> Tensor:
-    """``functions(x)``, as ``sampled_functions`` has them."""
-    wanted = _wants_gradient(x)
-    with torch.set_grad_enabled(wanted):
-        found = functions(x)
-    if wanted and len(x) and not found.requires_grad:
-        raise NotAvailable(
-            f"{class_name(posterior)}: functions drawn from it carry no gradient with respect to "
-            "x; without need of one, give x.detach()"
-        )
-    return found
-
-
 def no_joint_law(posterior: Posterior) -> NotAvailable:
     """The error to raise for a posterior that has marginals of f but no joint law."""
     return NotAvailable(
         f"{class_name(posterior)} has no joint covariance in closed form, which exact GPs and "
         "those with inducing points have; functions can be sampled from any posterior"
-    )
-
-
-def _wants_gradient(x: Tensor) -> bool:
-    return x.requires_grad and torch.is_grad_enabled()
-
-
-def _keep_graph_if_wanted(cls: type[Posterior], method: str) -> None:
-    """Let ``method``, if ``cls`` itself defines it, keep a graph only if x requires a gradient."""
-    inner = vars(cls).get(method)
-    if inner is None or getattr(inner, "__isabstractmethod__", False):
-        return
-
-    @functools.wraps(inner)
-    def run(self: Posterior, x: Tensor, *rest: Any, **options: Any) -> Any:
-        wanted = _wants_gradient(x)
-        with torch.set_grad_enabled(wanted):
-            found = inner(self, x, *rest, **options)
-        if wanted and len(x) and not all(part.requires_grad for part in _tensors(found)):
-            raise no_gradient(self)  # a subclass has dropped the graph
-        return found
-
-    setattr(cls, method, run)
-
-
-def leave_inference_mode(cls: type, method: str) -> None:
-    """Let ``method``, if ``cls`` itself defines it, run without gradients where inference mode is
-    on: what it keeps for later calls could not be part of their graphs."""
-    inner = vars(cls).get(method)
-    if inner is None or getattr(inner, "__isabstractmethod__", False):
-        return
-
-    @functools.wraps(inner)
-    def run(*arguments: Any, **options: Any) -> Any:
-        if not torch.is_inference_mode_enabled():
-            return inner(*arguments, **options)
-        with torch.inference_mode(False), torch.no_grad():
-            return inner(*arguments, **options)
-
-    setattr(cls, method, run)
-
-
-def _tensors(found: Marginals | Tensor | Distribution) -> Sequence[Tensor]:
-    """What a prediction is made of, as far as derivatives are concerned."""
-    if isinstance(found, Distribution):
-        return (found.probs if isinstance(found, Categorical) else found.mean,)
-    return (found,) if isinstance(found, Tensor) else found
-
-
-def no_gradient(posterior: Posterior, of: str = "") -> NotAvailable:
-    """The error to raise for inputs that require a gradient which predictions do not carry.
-
-    Args:
-        of: what these predictions are of, after the word.
-    """
-    return NotAvailable(
-        f"{class_name(posterior)}: predictions{of} carry no gradient with respect to x; functions "
-        "drawn by posterior.sample_paths may; without need of one, give x.detach()"
     )
 
 

@@ -14,7 +14,8 @@ from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood, class_law
 from gpx.likelihoods.softmax import class_shares
 from gpx.means.base import Mean
-from gpx.methods.base.posterior import Marginals, Posterior, no_gradient, untrained
+from gpx.methods.base.gradients import no_gradient
+from gpx.methods.base.posterior import Marginals, Posterior, untrained
 from gpx.methods.classification.prior_matrix import prior_matrix, prior_variances
 from gpx.methods.classification.site_matrix import SiteMatrix, site_matrix
 from gpx.sampling import SHARED, Frequencies, prior_functions

@@ -15,7 +15,8 @@ from gpx.inference.variational import GAUSSIAN
 from gpx.kernels import ArcCosine
 from gpx.likelihoods.base import Likelihood
 from gpx.linalg.cholesky import noted_checks
-from gpx.methods.base.model import Model, are_placed
+from gpx.methods.base.model import Model
+from gpx.methods.base.model_checks import are_placed
 from gpx.methods.base.posterior import Marginals
 from gpx.methods.deep.additive_grid import AdditiveGridLayer
 from gpx.methods.deep.draws import Draws, drawing, draws_of, random_layers, total_kl
@@ -167,7 +168,7 @@ class NetworkModel(Model):
     def _require_placed(self) -> None:
         """Raise ConfigError if a layer has its inducing points where they were made, at zero.
 
-        As in ``gpx.methods.base.model.check_placed``.
+        As in ``gpx.methods.base.model_checks.check_placed``.
         """
         if noted_checks() is not None:
             return

@@ -17,7 +17,8 @@ from gpx.likelihoods.base import Likelihood, class_law
 from gpx.likelihoods.gaussian import NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.likelihoods.softmax import class_shares
-from gpx.methods.base.posterior import Marginals, Posterior, sampled_functions
+from gpx.methods.base.posterior import Marginals, Posterior
+from gpx.methods.base.sampled_functions import sampled_functions
 from gpx.methods.deep.draws import draws_of, held, is_random, random_layers
 from gpx.methods.deep.inducing_layer import InducingLayer
 from gpx.methods.deep.layer import GPLayer

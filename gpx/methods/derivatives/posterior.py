@@ -15,12 +15,8 @@ from gpx.kernels.derivatives import Moved
 from gpx.likelihoods.gaussian import Gaussian, GaussianOutputs, NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.means.base import Mean
-from gpx.methods.base.posterior import (
-    Marginals,
-    Posterior,
-    sampled_functions,
-    untrained,
-)
+from gpx.methods.base.posterior import Marginals, Posterior, untrained
+from gpx.methods.base.sampled_functions import sampled_functions
 from gpx.methods.derivatives.covariance import DerivativeSystem, as_inputs, prior_means
 from gpx.methods.derivatives.mll import SOLVER
 from gpx.sampling import SHARED, Frequencies, prior_functions

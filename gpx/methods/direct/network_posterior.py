@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from gpx.backends import DEFAULT_BUDGET, row_chunks
-from gpx.methods.base.posterior import Marginals, functions_by_blocks
+from gpx.methods.base.posterior import Marginals
+from gpx.methods.base.sampled_functions import functions_by_blocks
 from gpx.methods.direct.mean_field import draw_codes
 from gpx.methods.direct.polynomial import Polynomial, expectations, moments, pair_expectations
 from gpx.methods.direct.posterior import DiscretePosterior

@@ -19,7 +19,8 @@ from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian, NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.means.base import Mean
-from gpx.methods.base.posterior import Marginals, Posterior, functions_by_blocks, untrained
+from gpx.methods.base.posterior import Marginals, Posterior, untrained
+from gpx.methods.base.sampled_functions import functions_by_blocks
 from gpx.methods.base.trained_columns import TrainedColumns
 from gpx.methods.direct.mean_field import cumulants, draw_codes
 

@@ -14,7 +14,8 @@ from gpx.bases.grid_eigenfunctions.products import ProductPlan
 from gpx.bases.sufficient_statistics import WeightPosterior
 from gpx.data_sized import InDoublePrecision
 from gpx.means.base import Mean
-from gpx.methods.base.posterior import Marginals, Posterior, functions_by_blocks, untrained
+from gpx.methods.base.posterior import Marginals, Posterior, untrained
+from gpx.methods.base.sampled_functions import functions_by_blocks
 
 
 class GRIEFPosterior(InDoublePrecision, Posterior):

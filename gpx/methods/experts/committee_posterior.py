@@ -11,7 +11,8 @@ from torch import Tensor
 from gpx.backends import row_chunks
 from gpx.errors import ConfigError
 from gpx.linalg import cholesky
-from gpx.methods.base.posterior import Marginals, values_of_functions
+from gpx.methods.base.posterior import Marginals
+from gpx.methods.base.sampled_functions import values_of_functions
 from gpx.methods.experts.combination import Combination, CombinationRule, require_rule
 from gpx.methods.experts.evidence import CHOLESKY_HINT
 from gpx.methods.experts.members import CommunicationExpert, Members

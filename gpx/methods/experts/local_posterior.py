@@ -8,7 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gpx.methods.base.posterior import Marginals, values_of_functions
+from gpx.methods.base.posterior import Marginals
+from gpx.methods.base.sampled_functions import values_of_functions
 from gpx.methods.experts.parts import ExpertParts
 from gpx.methods.experts.posterior import ExpertsPosterior, RegionsPosterior
 from gpx.methods.experts.rows import ExpertRows

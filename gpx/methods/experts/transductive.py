@@ -20,7 +20,8 @@ from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian, NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.means.base import Mean
-from gpx.methods.base.posterior import Marginals, sampled_functions
+from gpx.methods.base.posterior import Marginals
+from gpx.methods.base.sampled_functions import sampled_functions
 from gpx.methods.experts.local_experts import LocalExperts, Sharing
 from gpx.methods.experts.local_posterior import expert_prior_functions
 from gpx.methods.experts.members import Members

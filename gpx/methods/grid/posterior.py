@@ -15,7 +15,8 @@ from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import SolveReport, allowed_memory
 from gpx.means.base import Mean
-from gpx.methods.base.posterior import Marginals, Posterior, sampled_functions, untrained
+from gpx.methods.base.posterior import Marginals, Posterior, untrained
+from gpx.methods.base.sampled_functions import sampled_functions
 from gpx.methods.grid.axes import (
     GRID_VECTORS,
     CartesianGrid,

@@ -14,7 +14,8 @@ from gpx.errors import ConfigError, class_name
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import GaussianOutputs
 from gpx.means.base import Mean
-from gpx.methods.base.model import Model, check_variance
+from gpx.methods.base.model import Model
+from gpx.methods.base.model_checks import check_variance
 from gpx.methods.independent.evidence import Cells
 from gpx.methods.independent.parts import StackedParts, TargetParts
 from gpx.methods.independent.posterior import IndependentPosterior

@@ -17,7 +17,8 @@ from gpx.inference.stacked_kernels import mapped, stacked_covariances, stacked_d
 from gpx.likelihoods.gaussian import Gaussian, GaussianOutputs, NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.linalg import CholeskyReport
-from gpx.methods.base.posterior import Marginals, Posterior, sampled_functions, untrained
+from gpx.methods.base.posterior import Marginals, Posterior, untrained
+from gpx.methods.base.sampled_functions import sampled_functions
 from gpx.methods.independent.evidence import Cells, TargetRows
 from gpx.methods.independent.parts import StackedParts, TargetParts
 from gpx.sampling import SHARED, Frequencies

@@ -11,7 +11,8 @@ from gpx.backends import row_slices
 from gpx.kernels.base import Kernel
 from gpx.linalg.prepared import versions
 from gpx.means.base import Mean
-from gpx.methods.base.posterior import Marginals, Posterior, sampled_functions, untrained
+from gpx.methods.base.posterior import Marginals, Posterior, untrained
+from gpx.methods.base.sampled_functions import sampled_functions
 from gpx.methods.nearest.nearness import Nearness, mean_variance
 from gpx.methods.nearest.seen_points import SeenPoints
 from gpx.methods.nearest.single_input import SingleInput

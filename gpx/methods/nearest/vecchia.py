@@ -21,7 +21,8 @@ from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model
-from gpx.methods.base.posterior import Marginals, sampled_functions
+from gpx.methods.base.posterior import Marginals
+from gpx.methods.base.sampled_functions import sampled_functions
 from gpx.methods.nearest.ordering import conditioning_groups
 from gpx.sampling import SHARED, Frequencies
 from gpx.tensor_checks import check_at_least

@@ -18,7 +18,8 @@ from gpx.inference.finite_mixture import gaussian_mixture, mixture_moments
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.bernoulli import Bernoulli
 from gpx.means.base import Mean
-from gpx.methods.base.posterior import Marginals, Posterior, functions_by_blocks, untrained
+from gpx.methods.base.posterior import Marginals, Posterior, untrained
+from gpx.methods.base.sampled_functions import functions_by_blocks
 from gpx.methods.base.trained_columns import TrainedColumns
 from gpx.methods.reweighted.state import ReweightedState, Structure
 from gpx.methods.reweighted.weights import ReweightedWeights

@@ -15,7 +15,8 @@ from gpx.kernels.base import Kernel
 from gpx.linalg import Prepared, SolveReport
 from gpx.linalg.interpolation import Boundary, Method, Outside
 from gpx.means.base import Mean
-from gpx.methods.base.posterior import Marginals, Posterior, sampled_functions, untrained
+from gpx.methods.base.posterior import Marginals, Posterior, untrained
+from gpx.methods.base.sampled_functions import sampled_functions
 from gpx.methods.ski.additive import covariance_on
 from gpx.methods.ski.gathered import Gathered
 from gpx.methods.ski.grid import InterpolationGrid

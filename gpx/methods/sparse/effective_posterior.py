@@ -17,7 +17,9 @@ from gpx.inference.joint_law import Projected
 from gpx.inference.nystrom import BlockStore
 from gpx.kernels.base import Kernel
 from gpx.means.base import Mean
-from gpx.methods.base.posterior import Marginals, no_gradient, no_joint_law, sampled_functions
+from gpx.methods.base.gradients import no_gradient
+from gpx.methods.base.posterior import Marginals, no_joint_law
+from gpx.methods.base.sampled_functions import sampled_functions
 from gpx.methods.sparse.residual_noise import BlockNoise
 from gpx.methods.sparse.sgpr_posterior import SGPRPosterior
 from gpx.operators import LowRankPlusDiagonal

@@ -43,7 +43,8 @@ from gpx.likelihoods.gaussian import NoisyOutputs
 from gpx.linalg import CholeskyReport
 from gpx.linalg.triangular import inverse_lower
 from gpx.means.base import Mean
-from gpx.methods.base.model import Model, check_known_rows
+from gpx.methods.base.model import Model
+from gpx.methods.base.model_checks import check_known_rows
 from gpx.methods.base.posterior import Marginals
 from gpx.methods.sparse.svgp_posterior import SVGPPosterior, latent_marginals
 from gpx.tensor_checks import check_at_least, check_jitter

@@ -12,7 +12,8 @@ from gpx.backends import DEFAULT_BUDGET, row_chunks
 from gpx.bases.sufficient_statistics import WeightPosterior
 from gpx.data_sized import InDoublePrecision
 from gpx.means.base import Mean
-from gpx.methods.base.posterior import Marginals, Posterior, functions_by_blocks, untrained
+from gpx.methods.base.posterior import Marginals, Posterior, untrained
+from gpx.methods.base.sampled_functions import functions_by_blocks
 from gpx.methods.sparse_spectrum.spectrum import LearnedSpectrum
 
 

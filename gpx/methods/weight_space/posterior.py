@@ -11,7 +11,8 @@ from gpx.backends import row_slices
 from gpx.bases.base import Basis
 from gpx.bases.frozen import fixed_copy
 from gpx.linalg.memory import working_memory
-from gpx.methods.base.posterior import Marginals, Posterior, sampled_functions
+from gpx.methods.base.posterior import Marginals, Posterior
+from gpx.methods.base.sampled_functions import sampled_functions
 from gpx.methods.base.trained_columns import TrainedColumns
 from gpx.methods.weight_space.block_diagonal import CellCovariance
 from gpx.methods.weight_space.cells import Cells

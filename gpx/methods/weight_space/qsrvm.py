@@ -19,7 +19,8 @@ from gpx.likelihoods import Gaussian
 from gpx.linalg import inverse_of_factor
 from gpx.linalg.triangular import inverse_lower
 from gpx.means.base import Mean
-from gpx.methods.base.posterior import Marginals, Posterior, sampled_functions, untrained
+from gpx.methods.base.posterior import Marginals, Posterior, untrained
+from gpx.methods.base.sampled_functions import sampled_functions
 from gpx.methods.weight_space.chevron import ChevronWeights
 from gpx.methods.weight_space.group_solves import WeightGroup, group_system
 from gpx.methods.weight_space.mean_field import MeanFieldWeights

@@ -9,7 +9,7 @@ from gpx.errors import ConfigError, ShapeError
 from gpx.kernels import RBF, Kernel, Warped
 from gpx.likelihoods import Bernoulli, Gaussian
 from gpx.means import Mean, Zero
-from gpx.methods.base.model import check_variance
+from gpx.methods.base.model_checks import check_variance
 from gpx.models import CGLB, SGPR, SVGP, Committee, ExactGP, SampledGP
 from gpx.objectives import SVGPELBO, ExactMLL
 from gpx.training import EllipticalSlice
