@@ -11,7 +11,7 @@ from gpx.bases.base import Basis, check_inputs, largest_divisor
 from gpx.bases.random_directions import ROWS, Directions
 from gpx.errors import ConfigError, class_name
 from gpx.kernels.arc_cosine import ArcCosine
-from gpx.kernels.base import computes_as
+from gpx.kernels.own_covariance import computes_as
 from gpx.tensor_checks import check_at_least, check_one_of
 
 

@@ -19,9 +19,10 @@ from gpx.backends.entries import call_with
 from gpx.constraints import positive_parameters
 from gpx.inference.batched_covariance import MIN_SQUARED_DISTANCE, fused_profile
 from gpx.kernels.algebra import Product, Scale, Sum
-from gpx.kernels.base import Kernel, computes_as
+from gpx.kernels.base import Kernel
 from gpx.kernels.distances import is_trained
 from gpx.kernels.fused import stationary_covariance
+from gpx.kernels.own_covariance import computes_as
 from gpx.kernels.stationary import Stationary
 
 Stacks = Mapping[int, Tensor]

@@ -17,25 +17,11 @@ from gpx.backends.entries import at_precision_of
 from gpx.constructed import Constructed
 from gpx.errors import ConfigError, NoSpectrum, ShapeError, class_name
 from gpx.kernels.derivatives import ByAutograd, InColumns, KernelDerivatives
+from gpx.kernels.own_covariance import drop_descriptions
 from gpx.kernels.tiles import EvaluatedTiles
 from gpx.operators.kernel_matrix import KernelMatrix
 
 _PAIR_BLOCK = 32
-
-_DESCRIPTIONS = (
-    ("pairs",),
-    ("derivatives",),
-    ("tiles",),
-    ("has_formula", "formula"),
-    ("radial_profiles", "radial_parts"),
-    ("local",),
-    ("summands",),
-    ("num_spectral_normals", "spectral_normals", "spectral_frequencies"),
-    ("draw_frequencies",),
-    ("spectral_density",),
-    ("log_spectral_density",),
-)
-"""What a class says about its ``covariance`` in other forms; those of one group go together."""
 
 
 class Kernel(Constructed, ABC):
@@ -63,20 +49,7 @@ class Kernel(Constructed, ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # what a parent says about a covariance that this class replaces does not describe it
-        order = cls.__mro__
-
-        def place(name: str) -> int:
-            return next(i for i, base in enumerate(order) if name in vars(base))
-
-        written = place("covariance")
-        for group in _DESCRIPTIONS:
-            places = {name: place(name) for name in group}
-            if min(places.values()) <= written:
-                continue
-            for name, found in places.items():
-                if _describes_its_own(order[found]):
-                    setattr(cls, name, vars(Kernel)[name])
+        drop_descriptions(cls, Kernel)
 
     def __init__(self, active_dims: int | Sequence[int] | None = None) -> None:
         super().__init__()
@@ -464,29 +437,6 @@ def _as_precise(values: Tensor, x: Tensor) -> Tensor:
     """Values of a kernel at inputs x, in float64 where these are."""
     return (
         values if values.dtype == x.dtype else values.to(torch.promote_types(values.dtype, x.dtype))
-    )
-
-
-def _describes_its_own(owner: type) -> bool:
-    """Whether methods of a class describe a covariance that it has, and that covariance only."""
-    covariance: Any = getattr(owner, "covariance", None)
-    if covariance is None or getattr(covariance, "__isabstractmethod__", False):
-        return False
-    return not vars(owner).get("_for_any_covariance", False)
-
-
-def computes_as(kernel: object, *kinds: type[Kernel]) -> bool:
-    """Whether a kernel is of one of these classes and computes what that class does.
-
-    False for a subclass with a covariance, a profile or coordinates of its own, of which the
-    structure of its parent (factors, multiples, warped inputs) says nothing.
-    """
-    own = type(kernel)
-    defining = ("covariance", "of_squared_distance", "coordinates", "_combine")
-    return any(
-        issubclass(own, kind)
-        and all(getattr(own, name, None) is getattr(kind, name, None) for name in defining)
-        for kind in kinds
     )
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpx.kernels.algebra import Product, Scale, Sum
-from gpx.kernels.base import Kernel, computes_as
+from gpx.kernels.base import Kernel
 from gpx.kernels.constant import Constant
 from gpx.kernels.over_axes import AxisProduct
+from gpx.kernels.own_covariance import computes_as
 
 
 def leaves(kernel: Kernel) -> Iterator[Kernel]:

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from gpx.backends import row_chunks
 from gpx.errors import ConfigError, NoSpectrum
-from gpx.kernels.base import Kernel, computes_as
+from gpx.kernels.base import Kernel
+from gpx.kernels.own_covariance import computes_as
 from gpx.kernels.warped import Warped
 from gpx.tensor_checks import check_alike
 

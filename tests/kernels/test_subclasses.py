@@ -19,8 +19,8 @@ from gpx.kernels import (
     Sum,
     Warped,
 )
-from gpx.kernels.base import computes_as
 from gpx.kernels.over_axes import MultiOutput
+from gpx.kernels.own_covariance import computes_as
 from gpx.kernels.tiles import EvaluatedTiles
 from gpx.kernels.warped import LinearWarp
 from gpx.methods.deep.layer import GPLayer

@@ -12,8 +12,9 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from gpx.constraints import FLOOR, is_trained
 from gpx.errors import ConfigError
-from gpx.kernels.base import Kernel, computes_as
+from gpx.kernels.base import Kernel
 from gpx.kernels.exponential import EXPONENT_FLOOR
+from gpx.kernels.own_covariance import computes_as
 from gpx.kernels.periodic import Periodic
 from gpx.kernels.rbf import RBF
 from gpx.kernels.stationary import Stationary

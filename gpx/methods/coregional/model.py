@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from gpx.constraints import positive_parameters, set_above_floor
 from gpx.errors import ConfigError, DataError, NotPositiveDefinite, class_name
 from gpx.kernels.algebra import Sum
-from gpx.kernels.base import Kernel, computes_as
+from gpx.kernels.base import Kernel
 from gpx.kernels.over_axes import Coregionalisation
+from gpx.kernels.own_covariance import computes_as
 from gpx.likelihoods.gaussian import GaussianOutputs
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.means.base import Mean

@@ -18,7 +18,8 @@ from gpx.bases import (
 from gpx.bases.random_directions import ROWS, Directions
 from gpx.errors import ConfigError, class_name
 from gpx.kernels import RBF, ArcCosine
-from gpx.kernels.base import Kernel, computes_as
+from gpx.kernels.base import Kernel
+from gpx.kernels.own_covariance import computes_as
 from gpx.methods.deep.signs import SignFrequencies
 from gpx.methods.deep.weights import DroppedWeights, MeanFieldWeights, RandomWeights
 from gpx.tensor_checks import check_one_of

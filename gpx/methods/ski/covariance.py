@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from gpx.backends.entries import in_double
 from gpx.errors import ConfigError
-from gpx.kernels.base import Kernel, computes_as
+from gpx.kernels.base import Kernel
 from gpx.kernels.constant import Constant
+from gpx.kernels.own_covariance import computes_as
 from gpx.kernels.periodic import Periodic
 from gpx.kernels.stationary import Stationary
 from gpx.kernels.structure import leaves
