@@ -48,7 +48,7 @@ from gpx.runs.watching.loggers import open_logger
 from gpx.sampling.seeds import global_randomness, stream
 from gpx.training.checkpoint import load_checkpoint
 from gpx.training.device import out_of_memory_said, require_matmul, resolve_device
-from gpx.training.initialisation import lengthen_below_steps
+from gpx.training.input_steps import lengthen_below_steps
 from gpx.training.interrupt import Interrupted
 from gpx.training.progress import Monitor, check_monitors
 from gpx.training.trainer import FitResult, Trainer

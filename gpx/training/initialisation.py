@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -11,12 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from gpx.bounds import at_their_floor, bounds_of, remember_bounds
-from gpx.constraints import is_trained, positive_parameters
-from gpx.errors import ConfigError, class_name
-from gpx.kernels.stationary import Stationary
-from gpx.kernels.structure import leaves
-from gpx.likelihoods import Gaussian, Heteroscedastic
-from gpx.likelihoods.gaussian import NoisyOutputs
+from gpx.constraints import is_trained
+from gpx.errors import ConfigError
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.linalg.processes import sharing
 from gpx.methods.base.model import Hyperparameters
@@ -30,6 +25,14 @@ from gpx.training.change_places import (
     open_changes,
     place_changes,
 )
+from gpx.training.exact_outputs import (
+    draw_rows,
+    exact_outputs,
+    gaussian_parts,
+    know_noise_of_outputs,
+    rows_of_outputs,
+    take_over,
+)
 from gpx.training.laplace_start import (
     has_laplace_start,
     laplace_rows,
@@ -38,9 +41,6 @@ from gpx.training.laplace_start import (
 from gpx.training.maximise import Say, maximise
 from gpx.training.separate_start import SeparateStart
 from gpx.training.several_fits import Fit, best_fit, lengthen, noise_evidence
-
-STEP_IN_LENGTHSCALES = 5.0
-"""Distance over lengthscale at which two values of an input count as uncorrelated."""
 
 
 class Initialisation(ABC):
@@ -292,138 +292,3 @@ class SubsetInitialisation(Initialisation):
         # which fits follow and which is taken depends on them: no process may decide otherwise
         sharing().broadcast([value, *gains])
         return Fit(float(value), exact, *map(float, gains))
-
-
-def draw_rows(x: Tensor, most: int, generator: torch.Generator) -> Tensor:
-    """Numbers of at most ``most`` random rows of x (n, d)."""
-    return torch.randperm(x.shape[0], generator=generator, device=x.device)[:most]
-
-
-def rows_of_outputs(x: Tensor, y: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Inputs and targets of the rows that have a target, for each output.
-
-    Args:
-        x (n, d), y (n,) or (n, p): NaN where one of p targets is missing.
-    """
-    if not bool(y.isnan().any()):
-        return [(x, own) for own in y.reshape(len(y), -1).unbind(1)]
-    known = ~y.isnan()
-    return [(x[rows], own[rows]) for own, rows in zip(y.unbind(1), known.unbind(1), strict=True)]
-
-
-def know_noise_of_outputs(exact: Sequence[ExactGP], y: Tensor, noise: RowNoise | None) -> None:
-    """Tell exact GPs, one per output, the noise of the rows in which the output has a target.
-
-    Args:
-        y (n,) or (n, p): NaN where one of p targets is missing.
-        noise: of the n rows, or of their cells; None: nothing is known.
-    """
-    if noise is not None:
-        columns = y.reshape(len(y), -1).unbind(1)
-        for place, (each, own) in enumerate(zip(exact, columns, strict=True)):
-            each.know_noise(noise.of_target(place).of(~own.isnan()))
-
-
-@torch.no_grad()
-def lengthen_below_steps(model: Model, x: Tensor, say: Say) -> None:
-    """Raise lengthscales that are below a fifth of the smallest step between an input's values.
-
-    Values of 0 and 1 are all but uncorrelated at a lengthscale of 0.2 already (an RBF kernel:
-    4e-6), so that a fit is indifferent to any shorter one. With a lengthscale of 1e-5, however,
-    distances between rows are lost to rounding in float32, and an inducing point that moves off a
-    value is correlated with no row. Inputs of many values have small steps, and keep what they
-    have, as do lengthscales that are not trained.
-
-    Args:
-        model: changed in place, where it has one kernel; within sums, products and multiples the
-            stationary kernels with one lengthscale per input are treated.
-        x (n, d): training inputs.
-        say: takes lines for the user.
-
-    Cost: one sort of the values of each input whose lengthscale is that short for its range.
-    """
-    if isinstance(model, IndependentGP):
-        kernels = [own.kernel for own in model.parts]
-    else:
-        parts = model.hyperparameters()
-        kernels = [] if parts is None else [parts.kernel]
-    for kernel in (leaf for each in kernels for leaf in leaves(each)):
-        if not (isinstance(kernel, Stationary) and kernel.is_radial):
-            continue
-        active = kernel.active_dims
-        columns = list(range(x.shape[1])) if active is None else active.tolist()
-        found = kernel.lengthscale.reshape(-1)
-        raw = {c.name: c.raw for c in positive_parameters(kernel, below=False)}
-        learned = "lengthscale" in raw and raw["lengthscale"].requires_grad
-        if not learned or found.numel() != len(columns):
-            continue
-        lowest = found.clone()
-        for place, column in enumerate(columns):
-            values = x[:, column]
-            if lowest[place] < (values.max() - values.min()) / STEP_IN_LENGTHSCALES:
-                step = values.unique().diff().min() / STEP_IN_LENGTHSCALES
-                lowest[place] = torch.maximum(lowest[place], step)
-                if lowest[place] > found[place]:
-                    say(
-                        f"lengthscale of input {column + 1} raised from {found[place]:.2g} to "
-                        f"{lowest[place]:.2g}, which keeps its values apart as well"
-                    )
-        if not torch.equal(lowest, found):
-            kernel.lengthscale = lowest.reshape(kernel.lengthscale.shape)
-
-
-def gaussian_parts(model: Model, say: Say) -> Hyperparameters | None:
-    """The parts of a model that an exact GP can be fitted for; None, with a message, if not."""
-    parts = model.hyperparameters()
-    if parts is None:
-        say(f"init: {class_name(model)} does not have one kernel, starting from constants")
-    elif not isinstance(parts.likelihood, (Gaussian, Heteroscedastic, NoisyOutputs)):
-        say(
-            f"init: no exact fit for the {class_name(parts.likelihood)} likelihood, starting from "
-            "constants"
-        )
-        return None
-    return parts
-
-
-def exact_outputs(parts: Hyperparameters) -> list[ExactGP]:
-    """An exact GP in float64 for every output, made of copies of the parts.
-
-    They share one kernel and one mean; each has the noise variance of its output.
-    """
-    kernel, mean = copy.deepcopy(parts.kernel).double(), copy.deepcopy(parts.mean).double()
-    likelihood = copy.deepcopy(parts.likelihood).double()
-    if isinstance(likelihood, (Heteroscedastic, NoisyOutputs)):
-        each = [likelihood.output(place) for place in range(likelihood.num_outputs)]
-    else:
-        assert isinstance(likelihood, Gaussian)
-        each = [likelihood]
-    bounds = bounds_of(likelihood, "noise_variance")
-    if bounds is not None:
-        for own in each:
-            remember_bounds(own, {"noise_variance": bounds})
-    if not is_trained(likelihood, "noise_variance"):
-        for own in each:
-            own.requires_grad_(False)
-    return [ExactGP(kernel=kernel, mean=mean, likelihood=own) for own in each]
-
-
-def take_over(exact: Sequence[ExactGP], parts: Hyperparameters) -> None:
-    """Copy the hyperparameters of exact GPs, one for every output, into a model's parts."""
-    _copy_parameters(exact[0].kernel, parts.kernel)
-    _copy_parameters(exact[0].mean, parts.mean)
-    if not is_trained(parts.likelihood, "noise_variance"):
-        return
-    if isinstance(parts.likelihood, NoisyOutputs):
-        noise = torch.stack([each.likelihood.noise_variance.detach() for each in exact])
-        parts.likelihood.noise_variance = noise.to(parts.likelihood.noise_variance)
-    elif isinstance(parts.likelihood, Heteroscedastic):
-        parts.likelihood.start_at(float(exact[0].likelihood.noise_variance.detach()))
-    else:
-        _copy_parameters(exact[0].likelihood, parts.likelihood)
-
-
-def _copy_parameters(source: nn.Module, target: nn.Module) -> None:
-    """Copy raw parameters between modules of the same structure, possibly of different dtypes."""
-    state = {name: value.detach().clone() for name, value in source.state_dict().items()}
-    target.load_state_dict(state)

@@ -12,7 +12,8 @@ from gpx.likelihoods import Gaussian
 from gpx.likelihoods.row_noise import training_noise
 from gpx.models import Model
 from gpx.tensor_checks import check_at_least
-from gpx.training.initialisation import SubsetInitialisation, exact_outputs, take_over
+from gpx.training.exact_outputs import exact_outputs, take_over
+from gpx.training.initialisation import SubsetInitialisation
 from gpx.training.maximise import Say, maximise
 
 

@@ -11,13 +11,8 @@ from gpx.kernels.stationary import Stationary
 from gpx.likelihoods import Gaussian
 from gpx.models import Model
 from gpx.objectives import ExactMLL
-from gpx.training.initialisation import (
-    SubsetInitialisation,
-    draw_rows,
-    exact_outputs,
-    know_noise_of_outputs,
-    take_over,
-)
+from gpx.training.exact_outputs import draw_rows, exact_outputs, know_noise_of_outputs, take_over
+from gpx.training.initialisation import SubsetInitialisation
 from gpx.training.maximise import Say
 
 RAW = "parametrizations.lengthscale.original"

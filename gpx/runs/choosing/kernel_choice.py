@@ -33,7 +33,7 @@ from gpx.runs.choosing.method_choice import EXACT_ROWS
 from gpx.runs.choosing.series_kernels import composed_kernel, decomposed
 from gpx.runs.data import require_outputs, with_facts
 from gpx.sampling.seeds import stream
-from gpx.training.initialisation import rows_of_outputs
+from gpx.training.exact_outputs import rows_of_outputs
 
 Item = TypeVar("Item")
 

@@ -26,13 +26,13 @@ from gpx.methods.base.model import Hyperparameters
 from gpx.models import ExactGP, LaplaceGP
 from gpx.objectives import ExactMLL, LaplaceEvidence
 from gpx.options.build import build, fixed_parameters
-from gpx.training.initialisation import (
+from gpx.training.exact_outputs import (
     exact_outputs,
     know_noise_of_outputs,
-    noise_evidence,
     rows_of_outputs,
     take_over,
 )
+from gpx.training.initialisation import noise_evidence
 from gpx.training.maximise import maximise
 from gpx.training.several_fits import SHORTER, explains, lengthen, with_lengthscales
 
