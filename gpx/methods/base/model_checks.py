@@ -45,18 +45,19 @@ def check_parts(model: Model) -> None:
             )
 
 
-def check_placed(model: Model) -> None:
+def check_placed(model: Model, x: Tensor) -> None:
     """Raise ConfigError if several inducing points are all where they were made, at zero.
 
-    They would move together for ever, and count as one. Reads the points only if nothing was
-    written into them since they were made or moved, and not while a step is recorded, so that a
+    They would move together for ever, and count as one. Where all rows of x (n, d) are zero, as
+    standardised inputs without variation are, that is their place. Reads the points only if nothing
+    was written into them since they were made or moved, and not while a step is recorded, so that a
     GPU waits at most once for it.
     """
     if noted_checks() is not None:
         return
     for name in ("inducing", "inducing_points"):
         points = model._parameters.get(name)
-        if points is None or are_placed(points):
+        if points is None or are_placed(points) or (isinstance(x, Tensor) and not bool(x.any())):
             continue
         raise ConfigError(
             f"{class_name(model)}: its {len(points)} inducing points have not been placed; call "
@@ -144,7 +145,7 @@ def check_condition(model: Model, x: Tensor, y: Tensor, **_: Any) -> None:
     _check_data(model, x, y)
     if model.condition_uses_data:
         _check_values(model, y)
-    check_placed(model)
+    check_placed(model, x)
     # on a GPU, and of rows that are read from files, runs alone check it
     near = isinstance(x, Tensor) and x.is_cpu and model.kernel_of_inputs
     parts = model.hyperparameters() if near else None

@@ -78,7 +78,7 @@ def _check_evidence(
 ) -> None:
     _check_data(objective, model, x, y, **known)
     if isinstance(model, Model):
-        check_placed(model)  # last, as no start mends what the others refuse
+        check_placed(model, x)  # last, as no start mends what the others refuse
     if objective.total and len(x) > objective.total:
         raise ConfigError(
             f"{class_name(objective)} was made for num_data={objective.total} rows and given "

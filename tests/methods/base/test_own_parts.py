@@ -1,5 +1,7 @@
 """Kernels, means and likelihoods of one's own whose results have a wrong shape or value."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -184,6 +186,16 @@ def test_points_that_were_never_placed_predict_nothing(kind):
     with pytest.raises(ConfigError, match="5 inducing points have not been placed"):
         model.condition(X, Y)
     assert started(model).condition(X, Y).predict(X).mean.isfinite().all()
+
+
+@pytest.mark.parametrize("kind", [SVGP, SGPR, CGLB])
+def test_zero_is_the_place_of_points_where_no_input_varies(kind):
+    """Standardised columns of one value are zero, and a copy does not know what was written."""
+    x = torch.zeros_like(X)
+    model = sparse(kind)
+    model.initialise(x, Y, generator=torch.Generator().manual_seed(0))
+    again = copy.deepcopy(model).condition(x, Y).predict(X).mean
+    torch.testing.assert_close(again, model.condition(x, Y).predict(X).mean)
 
 
 def test_points_made_in_inference_mode_are_looked_at():
