@@ -164,15 +164,16 @@ def check_positive(*, finite: bool = False, **numbers: float | None) -> None:
             raise ConfigError(f"{name}={number} must be positive{' and finite' * finite}")
 
 
-def check_not_negative(**numbers: float | None) -> None:
+def check_not_negative(*, finite: bool = False, **numbers: float | None) -> None:
     """Raise ConfigError for the first number that is negative or NaN; None is accepted.
 
     Args:
+        finite: whether to refuse infinity, too.
         numbers: values by the names of their arguments.
     """
     for name, number in numbers.items():
-        if number is not None and not number >= 0.0:
-            raise ConfigError(f"{name}={number} must not be negative")
+        if number is not None and not (number >= 0.0 and (number < math.inf or not finite)):
+            raise ConfigError(f"{name}={number} must not be negative{' or infinite' * finite}")
 
 
 def check_jitter(**jitters: float | None) -> None:
@@ -184,7 +185,7 @@ def check_jitter(**jitters: float | None) -> None:
     Args:
         jitters: values relative to the diagonal that they raise, by the names of their arguments.
     """
-    check_not_negative(**jitters)
+    check_not_negative(finite=False, **jitters)
     for name, jitter in jitters.items():
         if jitter is not None and not jitter < 1.0:
             raise ConfigError(

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from gpx.bounds import limits_within
 from gpx.priors import Priors
-from gpx.training.lbfgsb import LBFGSB
+from gpx.training.resumable_search import ResumableSearch
 
 Say = Callable[[str], None]
 SAY_EVERY = 20
@@ -37,7 +37,7 @@ def maximise(
         log_density: gives nats (), summed over the rows, at the current parameters.
         rows: number of rows; tolerances are per row.
         max_evaluations: limit of evaluations of the density.
-        ftol, gtol: as of ``LBFGSB``.
+        ftol, gtol: as of ``ResumableSearch``.
         priors: of hyperparameters.
         say: takes lines for the user; None: nothing is said.
         what, measure: the density and its values, in these lines.
@@ -57,7 +57,7 @@ def maximise(
             say(f"init: {what}, evaluation {number}, {measure} {-value:+.4f}")
 
     lower, upper = limits_within(module, parameters)
-    LBFGSB(ftol=ftol, gtol=gtol).minimise(
+    ResumableSearch(ftol=ftol, gtol=gtol).minimise(
         parameters,
         loss,
         max_evaluations,

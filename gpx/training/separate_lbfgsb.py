@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -20,7 +19,7 @@ from gpx.methods.independent.parts import StackedParts, bounds_of_each
 from gpx.models import IndependentGP
 from gpx.objectives import IndependentMLL
 from gpx.priors import Prior, Priors
-from gpx.tensor_checks import check_at_least
+from gpx.tensor_checks import check_at_least, check_not_negative
 from gpx.training.bounds import checked_bounds
 from gpx.training.separate_searches import GOING, SETTLED, STATIONARY, SeparateSearches
 
@@ -43,8 +42,8 @@ class SeparateLBFGSB(OwnSteps[IndependentGP]):
             ``targets.1.kernel.lengthscale``.
 
     Raises:
-        ConfigError: a count below 1, a negative tolerance, or bounds that are not a name and two
-            numbers, the second not below the first and positive.
+        ConfigError: a count below 1, a negative or infinite tolerance, or bounds that are not a
+            name and two numbers, the second not below the first and positive.
     """
 
     unit = "evaluations of every target"
@@ -62,9 +61,7 @@ class SeparateLBFGSB(OwnSteps[IndependentGP]):
         bounds: Sequence[Any] = (),
     ) -> None:
         check_at_least(1, memory=memory, max_line_search=max_line_search)
-        for name, tolerance in (("ftol", ftol), ("gtol", gtol)):
-            if not 0.0 <= tolerance < math.inf:
-                raise ConfigError(f"{name}={tolerance}: expected 0 or more")
+        check_not_negative(finite=True, ftol=ftol, gtol=gtol)
         self.memory, self.ftol, self.gtol = memory, ftol, gtol
         self.max_line_search = max_line_search
         self.bounds = checked_bounds(bounds)

@@ -9,14 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from gpx.bases import Basis
-from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
 from gpx.methods.direct.base import DiscreteRegression
 from gpx.methods.direct.grids import NoiseGrid, WeightGrid
 from gpx.methods.direct.mean_field import squared_error, total
-from gpx.tensor_checks import check_at_least
+from gpx.tensor_checks import check_at_least, check_not_negative
 
 MIN_SWEEP_GAIN = 1e-3
 """The sweeps of the start end when one gains less than this many nats."""
@@ -81,8 +80,7 @@ class DirectMixture(DiscreteRegression):
         self.register_sums(noise)
         check_at_least(1, components=components)
         check_at_least(0, sweeps=sweeps, anneal=anneal)
-        if not 0.0 <= perturbation < math.inf:
-            raise ConfigError(f"perturbation={perturbation} must be at least 0 and finite")
+        check_not_negative(finite=True, perturbation=perturbation)
         self.components, self.perturbation, self.sweeps = components, perturbation, sweeps
         self.anneal = anneal
         empty = self.weights.values.new_zeros
