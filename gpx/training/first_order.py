@@ -19,9 +19,10 @@ from gpx.methods.base.objective import Evidence, Objective
 from gpx.methods.base.optimizer import NOTHING_TRAINED, Optimizer, Session
 from gpx.methods.base.replayed_step import replayed_batches, worth_recording
 from gpx.sampling.batches import BatchOrder, batch_order
-from gpx.training.algorithms import algorithm_class, options_of
+from gpx.training.algorithms import algorithm_class
 from gpx.training.bounds import checked_bounds
 from gpx.training.natural_gradient import NaturalGradient, owners_with_steps
+from gpx.training.restored_state import restore_state
 from gpx.training.role_settings import (
     ROLES,
     checked_groups,
@@ -265,21 +266,8 @@ class FirstOrder(Optimizer):
                     f"(it has {', '.join(self.settings)}); add optimizer.groups.{role}"
                 )
             self._take_otherwise(role, model, parameters)
-            setting = dict(self.settings[role])
-            algorithm = setting.pop("algorithm", "adam")
-            setting.pop("freeze_steps", None)
-            setting.pop("otherwise", None)
-            free = not {"foreach", "differentiable"} & setting.keys()
-            if algorithm == "adam" and free and all(p.is_cuda for p in parameters):
-                setting.setdefault("fused", True)  # one launch for all parameters of a role
-            try:
-                # classes name their first argument as they like
-                self.optimisers[role] = algorithm_class(algorithm, f"groups.{role}")(
-                    parameters, **setting
-                )
-            except (TypeError, ValueError) as error:  # out of range, or parameters of other shapes
-                raise ConfigError(f"optimizer.groups.{role}: {error}") from error
-            if isinstance(optimiser := self.optimisers[role], NaturalGradient):
+            optimiser = self.optimisers[role] = self._optimiser(role, parameters)
+            if isinstance(optimiser, NaturalGradient):
                 optimiser.attach(model, num_data)
             self.parameters[role] = parameters
             if model is None:
@@ -318,6 +306,21 @@ class FirstOrder(Optimizer):
         if owners_with_steps(model, parameters) is None:
             self.replaced[role] = setting
             self.settings[role] = instead
+
+    def _optimiser(self, role: str, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
+        """The optimiser of torch that the settings of a role name."""
+        setting = dict(self.settings[role])
+        algorithm = setting.pop("algorithm", "adam")
+        setting.pop("freeze_steps", None)
+        setting.pop("otherwise", None)
+        free = not {"foreach", "differentiable"} & setting.keys()
+        if algorithm == "adam" and free and all(p.is_cuda for p in parameters):
+            setting.setdefault("fused", True)  # one launch for all parameters of a role
+        try:
+            # classes name their first argument as they like
+            return algorithm_class(algorithm, f"groups.{role}")(parameters, **setting)
+        except (TypeError, ValueError) as error:  # out of range, or parameters of other shapes
+            raise ConfigError(f"optimizer.groups.{role}: {error}") from error
 
     def learning_rate(self, role: str, step: int) -> float:
         """Rate of ``role`` at ``step``; zero while frozen."""
@@ -399,40 +402,13 @@ class FirstOrder(Optimizer):
         """Restore ``state_dict``; older ones have only the states of the optimisers."""
         self.factors = dict(state.get("rate_factors", {}))
         for role, optimiser in self.optimisers.items():
-            own = [{k: v for k, v in g.items() if k != "params"} for g in optimiser.param_groups]
-            stored = state[role]["param_groups"] if role in state else []
-            setting, before = self.settings[role], state.get("settings", {}).get(role)
-            algorithm = setting.get("algorithm", "adam")
-            same = before is not None and before.get("algorithm", "adam") == algorithm
-            alike = (
-                (same or before is None)
-                and len(stored) == len(own)
-                and all(
-                    mine.keys() <= group.keys() and len(group["params"]) == len(now["params"])
-                    for mine, group, now in zip(own, stored, optimiser.param_groups, strict=True)
-                )
-            )
-            if not alike:
+            before = state.get("settings", {}).get(role)
+            if not restore_state(optimiser, state.get(role), self.settings[role], before):
                 logger.warning(
                     "optimizer.groups.%s: moments of another algorithm are dropped, or of other "
                     "parameters",
                     role,
                 )
-                continue
-            optimiser.load_state_dict(state[role])
-            for group, mine in zip(optimiser.param_groups, own, strict=True):
-                # torch restores the settings of the stopped run; other entries are state of a class
-                # that keeps some in its groups
-                if before == setting:
-                    mine = {k: v for k, v in mine.items() if k == "fused"}  # depends on the device
-                elif same:
-                    names = {"lr", *options_of(type(optimiser))}
-                    mine = {k: v for k, v in mine.items() if k in names}
-                group.update(mine)
-                for parameter in group["params"] if group.get("amsgrad") else ():
-                    moments = optimiser.state.get(parameter)
-                    if moments:  # of a run without it
-                        moments.setdefault("max_exp_avg_sq", moments["exp_avg_sq"].clone())
         if "settling" in state:
             self.settling.load_state_dict(state["settling"])
 
