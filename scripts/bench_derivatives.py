@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 import gpytorch
 import torch
-from peers import by_cholesky
+from peers import SeveralTargets, with_gradient
 from tables import show
 from timing import added_mib, command_line, fair_in_turns, in_own_process
 from torch import Tensor
@@ -39,7 +39,7 @@ TOLERANCE = 1e-8
 """Relative difference of the evidences of the libraries, beyond which nothing is timed."""
 
 
-class Gradients(gpytorch.models.ExactGP):
+class Gradients(SeveralTargets):
     """Values and derivatives in GPyTorch, with the hyperparameters of ``ours``."""
 
     def __init__(self, ours: DerivativeGP, kernel: str, x: Tensor, y: Tensor) -> None:
@@ -62,12 +62,6 @@ class Gradients(gpytorch.models.ExactGP):
         law = gpytorch.distributions.MultitaskMultivariateNormal
         return law(self.mean_module(x), self.covar_module(x))
 
-    def evidence(self) -> Tensor:
-        """Log marginal likelihood in nats."""
-        with by_cholesky():
-            law = self.likelihood(self(*self.train_inputs))
-            return law.log_prob(self.train_targets)
-
 
 def runs(kernel: str, rows: int, inputs: int, device: str) -> dict[str, Callable[[], Tensor]]:
     """Name -> function that returns the evidence and computes its gradient."""
@@ -84,14 +78,6 @@ def runs(kernel: str, rows: int, inputs: int, device: str) -> dict[str, Callable
     ).to(device, torch.float64)
     alone = ExactGP(kernel=model.kernel, mean=model.mean, likelihood=model.likelihood.output(0))
     peer, objective, exact = Gradients(model, theirs, x, y), DerivativeMLL(), ExactMLL()
-
-    def with_gradient(evidence: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        def step() -> Tensor:
-            value = evidence()
-            value.backward()
-            return value.detach()
-
-        return step
 
     return {
         "gpx": with_gradient(lambda: objective.evidence(model, x, y).value),

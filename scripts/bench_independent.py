@@ -24,7 +24,7 @@ from collections.abc import Callable
 
 import gpytorch
 import torch
-from peers import by_cholesky
+from peers import SeveralTargets, with_gradient
 from tables import show
 from timing import added_mib, command_line, fair_in_turns, in_own_process
 from torch import Tensor, nn
@@ -44,7 +44,7 @@ TOLERANCE = 1e-8
 """Relative difference of the evidences of the libraries, beyond which nothing is timed."""
 
 
-class Batch(gpytorch.models.ExactGP):
+class Batch(SeveralTargets):
     """GPyTorch's batch mode, with the hyperparameters of ``ours``."""
 
     def __init__(self, ours: IndependentGP, x: Tensor, y: Tensor) -> None:
@@ -63,12 +63,6 @@ class Batch(gpytorch.models.ExactGP):
     def forward(self, x: Tensor) -> gpytorch.distributions.MultivariateNormal:
         """The priors of all targets at x."""
         return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
-
-    def evidence(self) -> Tensor:
-        """Log marginal likelihood of all targets in nats."""
-        with by_cholesky():
-            law = self.likelihood(self(*self.train_inputs))
-            return law.log_prob(self.train_targets).sum()
 
 
 def problem(rows: int, targets: int, device: str) -> tuple[IndependentGP, Tensor, Tensor]:
@@ -98,14 +92,6 @@ def runs(rows: int, targets: int, device: str) -> dict[str, Callable[[], Tensor]
     model, x, y = problem(rows, targets, device)
     peer, objective, one = Batch(model, x, y), IndependentMLL(), ExactMLL()
     each = alone(model)
-
-    def with_gradient(evidence: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        def step() -> Tensor:
-            value = evidence()
-            value.backward()
-            return value.detach()
-
-        return step
 
     def apart() -> Tensor:
         found = []

@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 import gpytorch
 import torch
-from peers import by_cholesky
+from peers import SeveralTargets, with_gradient
 from tables import show
 from timing import added_mib, command_line, fair_in_turns, in_own_process
 from torch import Tensor
@@ -37,7 +37,7 @@ TOLERANCE = 1e-8
 """Relative difference of the evidences of the libraries, beyond which nothing is timed."""
 
 
-class Multitask(gpytorch.models.ExactGP):
+class Multitask(SeveralTargets):
     """Coregionalisation in GPyTorch, with the hyperparameters of ``ours``."""
 
     def __init__(self, ours: CoregionalGP, x: Tensor, y: Tensor) -> None:
@@ -63,12 +63,6 @@ class Multitask(gpytorch.models.ExactGP):
         """The prior of all outputs at x."""
         covariance = self.covar_module(x)
         return gpytorch.distributions.MultitaskMultivariateNormal(self.mean_module(x), covariance)
-
-    def evidence(self) -> Tensor:
-        """Log marginal likelihood in nats."""
-        with by_cholesky():
-            law = self.likelihood(self(*self.train_inputs))
-            return law.log_prob(self.train_targets)
 
 
 def runs(rows: int, outputs: int, latents: int, device: str) -> dict[str, Callable[[], Tensor]]:
@@ -97,14 +91,6 @@ def runs(rows: int, outputs: int, latents: int, device: str) -> dict[str, Callab
         )
         for place in range(outputs)
     ]
-
-    def with_gradient(evidence: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        def step() -> Tensor:
-            value = evidence()
-            value.backward()
-            return value.detach()
-
-        return step
 
     def apart() -> Tensor:
         return torch.stack(

@@ -160,6 +160,17 @@ class Sparse(gpytorch.models.ApproximateGP):
         return list(self.variational_parameters())
 
 
+def with_gradient(evidence: Step) -> Step:
+    """A step that computes the evidence and its gradient."""
+
+    def step() -> Tensor:
+        value = evidence()
+        value.backward()
+        return value.detach()
+
+    return step
+
+
 @contextmanager
 def by_cholesky() -> Iterator[None]:
     """Exact solves and log-determinants, whatever the size."""
@@ -193,6 +204,16 @@ def by_iterations(
             if value is not None:
                 stack.enter_context(setting(value))
         yield
+
+
+class SeveralTargets(gpytorch.models.ExactGP):
+    """Exact GP of several targets, solved by Cholesky factors."""
+
+    def evidence(self) -> Tensor:
+        """Log marginal likelihood of all targets in nats."""
+        with by_cholesky():
+            law = self.likelihood(self(*self.train_inputs))
+            return law.log_prob(self.train_targets).sum()
 
 
 class Products:
