@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.optimize
@@ -99,7 +99,93 @@ class ResumableSearch:
             CheckpointError: a recorded run does not replay (other data, code or thread count), or
                 is of another number of parameters.
         """
-        record = self.record
+        hooks = _Hooks(after_evaluation, after_iteration, after_stall, after_failure)
+        path = _Path(
+            self.record, parameters, loss, max_evaluations, hooks, lower, upper, self.memory
+        )
+        try:
+            return self._follow(path)
+        except BudgetSpent:
+            return f"max_steps={max_evaluations} evaluations reached"
+        finally:
+            assign(parameters, torch.from_numpy(path.best_point))
+
+    def _follow(self, path: _Path) -> str:
+        """Search to the end, from every point where the search has to start again."""
+        point = path.start
+        if not any_free(path.parameters):
+            path.evaluate(point)
+            return NOTHING_TRAINED
+        while True:
+            try:
+                result = scipy.optimize.minimize(
+                    path.evaluate,
+                    point,
+                    jac=True,
+                    method="L-BFGS-B",
+                    bounds=scipy.optimize.Bounds(path.lowest, path.highest)
+                    if path.bounded
+                    else None,
+                    callback=path.end_iteration,
+                    options={
+                        "maxcor": self.memory,
+                        "ftol": self.ftol,
+                        "gtol": self.gtol,
+                        "maxfun": path.max_evaluations + 1,
+                        "maxiter": path.max_evaluations + 1,
+                        "maxls": self.max_line_search,
+                    },
+                )
+            except _BeyondLimit as stop:
+                path.bounded, point = True, stop.nearest
+            except _RecordFull:
+                point = path.back_to_best()
+                path.begin_record_at(point)
+            else:
+                reason = str(result.message)
+                if STATIONARY in reason or not path.restarts_after_stall():
+                    return reason
+                point = path.back_to_best()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The record."""
+        return self.record.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore ``state_dict``; the next ``minimise`` replays it first."""
+        self.record = Record.of(state)
+
+
+class _Hooks(NamedTuple):
+    """What ``minimise`` calls, as it says there."""
+
+    after_evaluation: Callable[[int, float, bool], None]
+    after_iteration: Callable[[], None]
+    after_stall: Callable[[], bool]
+    after_failure: Callable[[], None]
+
+
+class _Path:
+    """The points of one ``minimise``: losses come from the record as long as it has them.
+
+    Attributes:
+        start (P,): where the search begins, within its limits.
+        lowest, highest: limits of the points; ``bounded``: whether the search keeps them.
+        best_loss, best_point (P,): lowest loss since the search last began, and where it was.
+        most_recorded: number of evaluations that a record holds at the most.
+    """
+
+    def __init__(
+        self,
+        record: Record,
+        parameters: Sequence[nn.Parameter],
+        loss: Callable[[], Tensor],
+        max_evaluations: int,
+        hooks: _Hooks,
+        lower: Sequence[float] | None,
+        upper: Sequence[float] | None,
+        memory: int,
+    ) -> None:
         if record.start is None:
             record.start = values_of(parameters)
         trained = sum(parameter.numel() for parameter in parameters)
@@ -109,136 +195,105 @@ class ResumableSearch:
                 f"trains {trained} (fixed ones are not trained): this run cannot go on, start it "
                 "anew"
             )
-        recorded, restarts = record.evaluations, set(record.restarts)
+        self.record, self.parameters, self.loss = record, parameters, loss
+        self.max_evaluations, self.hooks = max_evaluations, hooks
+        self.recorded, self.restarts = record.evaluations, set(record.restarts)
         record.evaluations = []
-        limits = limits_of(parameters, lower)
-        highest = np.inf if upper is None else limits_of(parameters, upper)
-        start = np.clip(record.start.numpy(), limits, highest)
-        bounded = record.bounded or upper is not None or bool((start != record.start.numpy()).any())
-        best_loss, best_point = np.inf, start.copy()
-        most = max(RECORD_BYTES // (8 * max(1, start.size)), MIN_RECORD * self.memory)
+        self.lowest = limits_of(parameters, lower)
+        self.highest = np.inf if upper is None else limits_of(parameters, upper)
+        begun = record.start.numpy()
+        self.start = np.clip(begun, self.lowest, self.highest)
+        moved = bool((self.start != begun).any())
+        self.bounded = record.bounded or upper is not None or moved
+        self.best_loss, self.best_point = np.inf, self.start.copy()
+        self.most_recorded = max(RECORD_BYTES // (8 * max(1, trained)), MIN_RECORD * memory)
 
-        def evaluate(point: np.ndarray) -> tuple[float, np.ndarray]:
-            nonlocal best_loss, best_point
-            place, count = len(record.evaluations), record.count
-            if count >= max_evaluations:
-                raise BudgetSpent
-            checksum = float(np.sum(point))
-            replayed = place < len(recorded)
-            if replayed:
-                if recorded[place][0] != checksum:
-                    raise CheckpointError(
-                        f"the run cannot be resumed exactly: evaluation {count} is at another "
-                        "point than in the checkpoint (different data, versions, number of "
-                        "threads, or options of the optimizer that lead it elsewhere)"
-                    )
-                value, gradient = recorded[place][1], recorded[place][2]
-            else:
-                assign(parameters, torch.from_numpy(point))
-                found = self._evaluate(parameters, loss, first=best_loss == np.inf)
-                if found is None:
-                    after_failure()
-                    # a high loss makes the line search step back
-                    failed = best_loss + 1e3 * (1.0 + abs(best_loss))
-                    found = failed, torch.zeros_like(values_of(parameters))
-                value, gradient = found
-            record.evaluations.append((checksum, value, gradient))
-            if value < best_loss and bool((point >= limits).all()):
-                best_loss, best_point = value, point.copy()
-            after_evaluation(count + 1, value, replayed)
-            return value, gradient.numpy()
+    @property
+    def replays(self) -> bool:
+        """Whether the record holds the next evaluation."""
+        return len(self.record.evaluations) < len(self.recorded)
 
-        def end_iteration(point: np.ndarray) -> None:
-            if not bounded and bool((point < limits).any()):
-                raise _BeyondLimit(np.maximum(point, limits))
-            if len(record.evaluations) >= len(recorded):  # not in a replay: the checkpoint has it
-                assign(parameters, torch.from_numpy(point))
-                after_iteration()
-            if len(record.evaluations) >= most:
-                raise _RecordFull
+    def evaluate(self, point: np.ndarray) -> tuple[float, np.ndarray]:
+        """Loss and gradient at a point, which are recorded."""
+        count, replayed = self.record.count, self.replays
+        if count >= self.max_evaluations:
+            raise BudgetSpent
+        checksum = float(np.sum(point))
+        if replayed:
+            recorded_sum, value, gradient = self.recorded[len(self.record.evaluations)]
+            if recorded_sum != checksum:
+                raise CheckpointError(
+                    f"the run cannot be resumed exactly: evaluation {count} is at another "
+                    "point than in the checkpoint (different data, versions, number of "
+                    "threads, or options of the optimizer that lead it elsewhere)"
+                )
+        else:
+            assign(self.parameters, torch.from_numpy(point))
+            found = self._computed()
+            if found is None:
+                self.hooks.after_failure()
+                # a high loss makes the line search step back
+                failed = self.best_loss + 1e3 * (1.0 + abs(self.best_loss))
+                found = failed, torch.zeros_like(values_of(self.parameters))
+            value, gradient = found
+        self.record.evaluations.append((checksum, value, gradient))
+        if value < self.best_loss and bool((point >= self.lowest).all()):
+            self.best_loss, self.best_point = value, point.copy()
+        self.hooks.after_evaluation(count + 1, value, replayed)
+        return value, gradient.numpy()
 
-        def restart_after_stall() -> bool:
-            count = record.count
-            if count in restarts:
-                return True
-            if len(record.evaluations) < len(recorded) or not after_stall():
-                return False
-            record.restarts.append(count)
-            return True
-
-        try:
-            point = start
-            if not any_free(parameters):
-                evaluate(point)
-                return NOTHING_TRAINED
-            while True:
-                try:
-                    result = scipy.optimize.minimize(
-                        evaluate,
-                        point,
-                        jac=True,
-                        method="L-BFGS-B",
-                        bounds=scipy.optimize.Bounds(limits, highest) if bounded else None,
-                        callback=end_iteration,
-                        options={
-                            "maxcor": self.memory,
-                            "ftol": self.ftol,
-                            "gtol": self.gtol,
-                            "maxfun": max_evaluations + 1,
-                            "maxiter": max_evaluations + 1,
-                            "maxls": self.max_line_search,
-                        },
-                    )
-                except _BeyondLimit as stop:
-                    bounded, point = True, stop.nearest
-                    continue
-                except _RecordFull:
-                    point, best_loss = best_point.copy(), np.inf
-                    record.begin_at(point, bounded)
-                    recorded = []
-                    continue
-                reason = str(result.message)
-                if STATIONARY in reason or not restart_after_stall():
-                    break
-                point, best_loss = best_point.copy(), np.inf
-        except BudgetSpent:
-            reason = f"max_steps={max_evaluations} evaluations reached"
-        finally:
-            assign(parameters, torch.from_numpy(best_point))
-        return reason
-
-    @staticmethod
-    def _evaluate(
-        parameters: Sequence[nn.Parameter], loss: Callable[[], Tensor], *, first: bool
-    ) -> tuple[float, Tensor] | None:
+    def _computed(self) -> tuple[float, Tensor] | None:
         """Loss and gradient (P,); None at a trial point of a line search that has none.
 
-        At the ``first`` of a search there is nothing to step back to: what is raised there, or not
-        finite, is the caller's.
+        At the first point of a search there is nothing to step back to: what is raised there, or
+        not finite, is the caller's.
         """
-        for parameter in parameters:
+        first = self.best_loss == np.inf
+        for parameter in self.parameters:
             parameter.grad = None
         try:
-            value = loss()
+            value = self.loss()
             if value.requires_grad:
                 value.backward()
         except (NotPositiveDefinite, DidNotConverge):
             if first:
                 raise
             return None
-        level, gradient = value_and_gradient(value, parameters)
+        level, gradient = value_and_gradient(value, self.parameters)
         sharing().broadcast([level, gradient])
         if not first and not bool(level.isfinite() & gradient.isfinite().all()):
             return None
         return float(level), gradient
 
-    def state_dict(self) -> dict[str, Any]:
-        """The record."""
-        return self.record.state_dict()
+    def end_iteration(self, point: np.ndarray) -> None:
+        """Called by SciPy with the point that a line search has reached."""
+        if not self.bounded and bool((point < self.lowest).any()):
+            raise _BeyondLimit(np.maximum(point, self.lowest))
+        if not self.replays:  # otherwise the checkpoint has what follows
+            assign(self.parameters, torch.from_numpy(point))
+            self.hooks.after_iteration()
+        if len(self.record.evaluations) >= self.most_recorded:
+            raise _RecordFull
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore ``state_dict``; the next ``minimise`` replays it first."""
-        self.record = Record.of(state)
+    def restarts_after_stall(self) -> bool:
+        """Whether a search that has stopped early is to start again, as one of the record did."""
+        count = self.record.count
+        if count in self.restarts:
+            return True
+        if self.replays or not self.hooks.after_stall():
+            return False
+        self.record.restarts.append(count)
+        return True
+
+    def back_to_best(self) -> np.ndarray:
+        """The best point, from which the search starts again; its loss is forgotten."""
+        self.best_loss = np.inf
+        return self.best_point.copy()
+
+    def begin_record_at(self, point: np.ndarray) -> None:
+        """Drop all recorded evaluations."""
+        self.record.begin_at(point, self.bounded)
+        self.recorded = []
 
 
 class BudgetSpent(Exception):
