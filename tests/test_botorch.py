@@ -10,6 +10,7 @@ import numpy as np
 import public_models
 import pytest
 import torch
+from draws import uniform
 from optimisation_problems import negative_branin, random_search_reaches
 
 import gpx
@@ -45,14 +46,9 @@ LENGTHSCALE, OUTPUTSCALE, NOISE, MEAN = (0.5, 0.75, 1.25), 1.5, 0.03125, 0.25
 """Numbers that float32 holds exactly, which SingleTaskGP rounds to."""
 
 
-def draw(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.rand(*shape, generator=generator, dtype=torch.float64)
-
-
 def problem(n=30):
-    x = draw(n, 3)
-    return x, torch.sin(4.0 * x).sum(1) + 0.1 * draw(n, seed=1)
+    x = uniform(n, 3)
+    return x, torch.sin(4.0 * x).sum(1) + 0.1 * uniform(n, seed=1)
 
 
 def ours(kernel=RBF, noise=NOISE, **options):
@@ -97,7 +93,7 @@ def test_the_laws_are_those_of_single_task_gp(name):
     x, y = problem()
     other = RBFKernel(ard_num_dims=3) if nu is None else MaternKernel(nu, ard_num_dims=3)
     want, found = theirs(x, y, other), GPXModel(ours(kernel).condition(x, y))
-    where = draw(5, 1, 4, 3, seed=2)
+    where = uniform(5, 1, 4, 3, seed=2)
     for noise in (False, True):
         for a, b in zip(
             laws(found.posterior(where, observation_noise=noise)),
@@ -106,7 +102,7 @@ def test_the_laws_are_those_of_single_task_gp(name):
         ):
             torch.testing.assert_close(a, b, rtol=0, atol=1e-8)
     # more data, then groups of targets at shared inputs
-    more, targets = draw(2, 3, seed=3), torch.randn(7, 2, 1).double()
+    more, targets = uniform(2, 3, seed=3), torch.randn(7, 2, 1).double()
     found = found.condition_on_observations(more, targets)
     want = want.condition_on_observations(more.expand(7, 2, 3), targets)
     assert found.batch_shape == want.batch_shape == (7,)
@@ -122,7 +118,7 @@ def test_more_data_are_those_of_a_model_of_all():
     part = GPXModel(ours().condition(x[:20], y[:20]))
     grown = part.condition_on_observations(x[20:26], y[20:26, None])
     grown = grown.condition_on_observations(x[26:], y[26:, None])
-    where = draw(6, 3, seed=2)
+    where = uniform(6, 3, seed=2)
     for a, b in zip(laws(grown.posterior(where)), laws(whole.posterior(where)), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-10)
     # known noise of the further rows: a row of small noise is worth many
@@ -141,7 +137,7 @@ def test_sparse_posteriors_are_conditioned_as_processes(sparse):
     model.initialise(x, y, generator=torch.Generator().manual_seed(0))
     posterior = model.condition(x, y)
     likelihood = None if hasattr(posterior, "likelihood") else ours().likelihood
-    where, more, targets = draw(4, 3, seed=2), draw(5, 3, seed=3), draw(5, 1, seed=4)
+    where, more, targets = uniform(4, 3, seed=2), uniform(5, 3, seed=3), uniform(5, 1, seed=4)
     found = GPXModel(posterior, likelihood).condition_on_observations(more, targets)
     both = torch.cat([where, more])
     mean, joint = posterior.predict(both).mean, posterior.joint_covariance(both)
@@ -160,7 +156,7 @@ def test_derivatives_are_those_of_finite_differences():
         found = model.condition_on_observations(more, targets).posterior(where)
         return found.mean, found.distribution.covariance_matrix
 
-    arguments = draw(2, 2, 3, seed=2), draw(2, 3, seed=3), draw(3, 1, 2, 1, seed=4)
+    arguments = uniform(2, 2, 3, seed=2), uniform(2, 3, seed=3), uniform(3, 1, 2, 1, seed=4)
     arguments = tuple(a.requires_grad_(True) for a in arguments)
     assert torch.autograd.gradcheck(moments, arguments, eps=1e-6, atol=1e-6, rtol=1e-5)
 
@@ -170,7 +166,7 @@ def test_a_run_predicts_in_its_own_units():
     x, y = (t.numpy() for t in problem())
     x, y = 10.0 * x - 3.0, 50.0 + 20.0 * y
     fitted = gpx.fit(x, y, *QUICK, quiet=True, keep=False)
-    where = 10.0 * draw(4, 3, seed=2) - 3.0
+    where = 10.0 * uniform(4, 3, seed=2) - 3.0
     model = GPXModel(fitted)
     found, want = model.posterior(where, observation_noise=True), fitted.predict(where.numpy())
     np.testing.assert_allclose(found.mean[:, 0], want.mean, rtol=1e-10)
@@ -190,7 +186,7 @@ def test_a_run_predicts_in_its_own_units():
 def test_samples_have_the_law_and_its_derivatives():
     x, y = problem()
     model = GPXModel(ours().condition(x, y))
-    where = draw(2, 3, 3, seed=2).requires_grad_(True)
+    where = uniform(2, 3, 3, seed=2).requires_grad_(True)
     posterior = model.posterior(where)
     samples = SobolQMCNormalSampler(torch.Size([512]), seed=0)(posterior)
     assert samples.shape == (512, 2, 3, 1)
@@ -208,7 +204,7 @@ def test_acquisitions_take_it():
     x, y = problem()
     model = GPXModel(ours().condition(x, y))
     reference = theirs(x, y, RBFKernel(ard_num_dims=3))
-    where = draw(6, 1, 3, seed=2)
+    where = uniform(6, 1, 3, seed=2)
     for make in (
         lambda m: LogExpectedImprovement(m, y.max()),
         lambda m: qLogExpectedImprovement(m, y.max(), SobolQMCNormalSampler(torch.Size([64]), 0)),
@@ -219,7 +215,7 @@ def test_acquisitions_take_it():
     point, value = optimize_acqf(qKnowledgeGradient(model, num_fantasies=4), box, **options)
     assert point.shape == (1, 3)
     assert torch.isfinite(value)
-    fantasies = model.fantasize(draw(2, 3, seed=5), SobolQMCNormalSampler(torch.Size([4])))
+    fantasies = model.fantasize(uniform(2, 3, seed=5), SobolQMCNormalSampler(torch.Size([4])))
     assert fantasies.batch_shape == (4,)
     assert fantasies.posterior(where[:, 0]).mean.shape == (4, 6, 1)
     empty = model.fantasize(torch.empty(0, 3).double(), SobolQMCNormalSampler(torch.Size([4])))
@@ -237,7 +233,7 @@ def test_acquisitions_take_it():
 def test_bayesian_optimisation_beats_random_search():
     """Ten random points of Branin's function and 25 chosen ones, with new hyperparameters after
     every fifth: as many random points are as good once in a thousand times at most."""
-    x = draw(10, 2)
+    x = uniform(10, 2)
     y = torch.from_numpy(negative_branin(x.numpy()))
     box = torch.tensor([[0.0] * 2, [1.0] * 2]).double()
     options = {"q": 1, "num_restarts": 2, "raw_samples": 64, "options": {"maxiter": 30}}
@@ -255,7 +251,7 @@ def test_bayesian_optimisation_beats_random_search():
 @needs_botorch
 def test_posteriors_of_marginals_serve_single_points():
     x, y = problem()
-    at = draw(4, 1, 3, seed=2)
+    at = uniform(4, 1, 3, seed=2)
     law = ours(solver="iterative", iterative=IterativeOptions(tolerance=1e-8)).condition(x, y)
     found, want = (GPXModel(m).posterior(at) for m in (law, ours().condition(x, y)))
     torch.testing.assert_close(found.mean, want.mean)

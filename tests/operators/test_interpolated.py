@@ -4,7 +4,7 @@ import unittest
 
 import pytest
 import torch
-from draws import draw
+from draws import draw, uniform
 from package_cases import SquareCase
 
 from gpx.errors import ConfigError, ShapeError
@@ -18,11 +18,6 @@ from gpx.operators import (
     Toeplitz,
     interpolated,
 )
-
-
-def uniform(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.rand(*shape, generator=generator, dtype=torch.float64)
 
 
 def column(axis, scale=0.3):

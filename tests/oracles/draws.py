@@ -15,6 +15,12 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
+def uniform(*shape: int, seed: int = 0) -> Tensor:
+    """Independent numbers between 0 and 1, in float64."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(*shape, generator=generator, dtype=torch.float64)
+
+
 def draws(seed: int = 0) -> torch.Generator:
     """A generator of random numbers."""
     return torch.Generator().manual_seed(seed)

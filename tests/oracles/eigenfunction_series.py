@@ -1,13 +1,7 @@
 """Eigenfunctions of a grid that lies over some data, and their series there."""
 
-import torch
-
 from gpx.bases import GridEigenfunctions, GridOptions
 from gpx.bases.grid_eigenfunctions.polynomials import column_polynomials
-
-
-def draw(*shape, seed=0):
-    return torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def placed(kernel, x, p, **options):

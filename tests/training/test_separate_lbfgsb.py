@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from draws import draws
 
 from gpx.constraints import fix
 from gpx.errors import ConfigError
@@ -17,10 +18,6 @@ from gpx.training import LBFGSB, SeparateLBFGSB, SubsetInitialisation
 from gpx.training.separate_lbfgsb import SeparateProblem
 
 N, D, P = 30, 2, 3
-
-
-def draws(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def problem(kernel=None, missing=True):

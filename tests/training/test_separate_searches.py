@@ -6,15 +6,12 @@ import numpy as np
 import pytest
 import scipy.optimize
 import torch
+from draws import draws
 
 from gpx.training.separate_searches import SETTLED, STATIONARY, STUCK, SeparateSearches
 
 P, K = 12, 5
 INFINITE = torch.full((P, K), math.inf).double()
-
-
-def draws(seed):
-    return torch.Generator().manual_seed(seed)
 
 
 def functions():

@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from eigenfunction_series import draw, placed, series_of
+from draws import uniform
+from eigenfunction_series import placed, series_of
 
 import gpx.bases.grid_eigenfunctions.data_pass as passes
 from gpx.bases import GridEigenfunctions, GridOptions
@@ -34,7 +35,7 @@ def way(request, monkeypatch):
 @pytest.mark.parametrize("whole", [True, False])  # products in between that nobody asked for
 def test_a_pass_gives_features_and_their_gradient(way, dtype, whole, monkeypatch):
     monkeypatch.setitem(BLOCK_BYTES, "cpu", 8 * 70 * 45)
-    x = (2.0 * draw(150, 3, seed=2) - 0.5).to(dtype)
+    x = (2.0 * uniform(150, 3, seed=2) - 0.5).to(dtype)
     kernel = RBF(ard_num_dims=3, lengthscale=[0.4, 0.9, 0.5])
     basis = placed(kernel, x.double(), 70, points_per_dim=60 if way == "series" else 6)
     basis.select()
@@ -72,13 +73,13 @@ def test_a_pass_gives_features_and_their_gradient(way, dtype, whole, monkeypatch
 @pytest.mark.parametrize("way", WAYS, indirect=True)
 def test_products_that_underflow_are_summed_as_logarithms(way):
     d = 60
-    x = draw(40, d, seed=4)
+    x = uniform(40, d, seed=4)
     x[7] = 9.0  # far from every other point: its ground product is 1e-190
     kernel = RBF(ard_num_dims=d, lengthscale=3.0)
     basis = placed(kernel, x, 100, axes=[torch.linspace(0.0, 1.0, 6).tolist()] * d)
     basis.select()
     modes = basis.modes()
-    weight = draw(len(modes.plan.index), 40, seed=5)
+    weight = uniform(len(modes.plan.index), 40, seed=5)
     features = basis.features(x, modes)
     assert 0.0 < float(features[0, 7].detach()) < 1e-100
     (raw,) = (p for name, p in kernel.named_parameters() if "lengthscale" in name)
@@ -95,7 +96,7 @@ def test_compiled_loops_refuse_arrays_that_do_not_fit():
     loops = eigenfunction_loops(torch.zeros(1, dtype=DOUBLE))
     if loops is None:
         pytest.skip("no C compiler")
-    x = draw(20, 2)
+    x = uniform(20, 2)
     basis = placed(RBF(), x, 8)
     modes = basis.modes()
     series = series_of(basis, x).in_dtype(DOUBLE)
@@ -114,7 +115,7 @@ def test_compiled_loops_refuse_arrays_that_do_not_fit():
 @torch.no_grad()
 def test_the_middle_of_a_range_is_a_number_of_the_dtype():
     # between 10^7 and 10^7 + 1 float32 has none: scaled inputs reached 2, where series overflow
-    basis = placed(RBF(lengthscale=0.05), draw(80, 1), 8, points_per_dim=8)
+    basis = placed(RBF(lengthscale=0.05), uniform(80, 1), 8, points_per_dim=8)
     x = torch.tensor([[1e7], [1e7 + 1.0]], dtype=torch.float32)
     found = series_of(basis, x).in_dtype(torch.float32)
     assert float(((x.squeeze(1) - found.middle) * found.inverse).abs().max()) <= 1.0
@@ -127,7 +128,7 @@ def test_the_middle_of_a_range_is_a_number_of_the_dtype():
 def test_a_block_has_room_for_its_features_in_float64(dtype, monkeypatch):
     """In it sums are taken, whatever the dtype of the features."""
     monkeypatch.setitem(BLOCK_BYTES, "cpu", 8 * 70 * 45)
-    x = draw(150, 3, seed=2)
+    x = uniform(150, 3, seed=2)
     basis = placed(RBF(ard_num_dims=3, lengthscale=0.6), x, 70, points_per_dim=6)
     functions = EigenfunctionPass(basis, basis.modes(), x.to(dtype))
     assert all(functions(rows).numel() * 8 <= BLOCK_BYTES["cpu"] for rows in functions.blocks())
@@ -158,11 +159,11 @@ def test_weighted_eigenfunctions_have_the_gradient_of_the_whole(inputs, frozen, 
 
 
 def test_a_constant_kernel_moves_only_the_scale_of_its_one_function():
-    x = draw(20, 2)
+    x = uniform(20, 2)
     kernel = Constant(1.7)
     basis = placed(kernel, x, 3)
     basis.select()
-    weight = draw(20, len(basis.modes().plan.index), seed=1)
+    weight = uniform(20, len(basis.modes().plan.index), seed=1)
     tensors, gradients = eigenfunction_gradient(basis, x, weight)
     loss = (weight * basis(x)).sum()
     want = torch.autograd.grad(loss, tensors)

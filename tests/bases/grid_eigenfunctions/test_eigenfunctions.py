@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from draws import uniform
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,10 +15,6 @@ from gpx.bases.grid_eigenfunctions.products import ProductPlan, tree_products
 from gpx.errors import ConfigError
 from gpx.kernels import RBF, AxisProduct, Constant, Matern32, Matern52, Periodic
 from gpx.linalg import khatri_rao_columns, kronecker_extremes
-
-
-def draw(*shape, seed=0):
-    return torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def natural(kernel, **values):
@@ -36,7 +33,7 @@ def problem(p, axes=AXES, jitter=0.0, kernel=None):
     if kernel is None:
         kernel = natural(RBF(ard_num_dims=d), lengthscale=[0.5, 0.8, 0.4][:d], outputscale=1.7)
     basis = GridEigenfunctions(kernel, d, p, GridOptions(axes=axes), factor_jitter=jitter).double()
-    basis.place(draw(3, d))
+    basis.place(uniform(3, d))
     nodes = torch.cartesian_prod(*[torch.tensor(a, dtype=torch.float64) for a in axes])
     return basis, nodes.reshape(-1, d)
 
@@ -51,7 +48,7 @@ def dense_features(kernel, nodes, x, p):
 @pytest.mark.parametrize("p", [1, 2, 30, 120])
 def test_features_equal_the_dense_eigenvectors_on_an_uneven_grid(p):
     basis, nodes = problem(p)
-    x = draw(11, 3, seed=1)
+    x = uniform(11, 3, seed=1)
     found, want = basis(x), dense_features(basis.kernel, nodes, x, p)
     assert found.shape == (11, p)
     assert basis.grid_size == 120
@@ -68,7 +65,7 @@ def test_features_equal_the_dense_eigenvectors_on_an_uneven_grid(p):
 @pytest.mark.parametrize("columns", [1, 2, 3])
 def test_all_eigenfunctions_give_the_subset_of_regressors(columns):
     basis, nodes = problem(10**9, AXES[:columns])
-    x = draw(15, columns, seed=2)
+    x = uniform(15, columns, seed=2)
     cross = basis.kernel.evaluate(x, nodes)
     want = cross @ torch.linalg.solve(basis.kernel.evaluate(nodes, nodes), cross.mT)
     features = basis(x)
@@ -82,8 +79,8 @@ def test_all_eigenfunctions_give_the_subset_of_regressors(columns):
 def test_the_kernel_minus_its_approximation_is_positive(d, p, lengthscale, seed):
     kernel = natural(RBF(), lengthscale=lengthscale, outputscale=1.3)
     basis = GridEigenfunctions(kernel, d, p, GridOptions(points_per_dim=4)).double()
-    x = draw(25, d, seed=seed) * 2.0 - 0.5
-    basis.place(draw(40, d, seed=seed + 100))
+    x = uniform(25, d, seed=seed) * 2.0 - 0.5
+    basis.place(uniform(40, d, seed=seed + 100))
     features = basis(x)
     rest = kernel.evaluate(x, x) - features @ features.mT
     assert torch.linalg.eigvalsh(rest).min() > -1e-8
@@ -99,7 +96,7 @@ def convergence(sizes, reference):
     not of its density make the error fall like 1 / m.
     """
     kernel = natural(RBF(outputscale=None), lengthscale=0.2)
-    x = draw(20, 1, seed=3).sort(0).values
+    x = uniform(20, 1, seed=3).sort(0).values
 
     def functions(nodes):
         basis = GridEigenfunctions(kernel, 1, 6, GridOptions(axes=[nodes])).double()
@@ -145,7 +142,7 @@ def test_eigenfunctions_of_five_thousand_nodes():
 
 
 def lower_set(sizes, p, seed=0):
-    values = [draw(m, seed=seed + i).sort(descending=True).values for i, m in enumerate(sizes)]
+    values = [uniform(m, seed=seed + i).sort(descending=True).values for i, m in enumerate(sizes)]
     return kronecker_extremes(values, p).index
 
 
@@ -159,7 +156,7 @@ def test_tree_products_equal_the_direct_ones(sizes, p, shuffled):
     plan = ProductPlan(index)
     if not shuffled:
         assert plan.num_nodes == len(index)  # one multiplication each
-    factors = draw(len(sizes), max(sizes), 7, seed=5) - 0.5
+    factors = uniform(len(sizes), max(sizes), 7, seed=5) - 0.5
     want = torch.ones(len(index), 7, dtype=torch.float64)
     for i in range(len(sizes)):
         want = want * factors[i, index[:, i]]
@@ -170,7 +167,7 @@ def test_tree_products_equal_the_direct_ones(sizes, p, shuffled):
 
 def test_tree_products_have_exact_gradients_at_zeros():
     plan = ProductPlan(lower_set([3, 2, 4], 12))
-    factors = draw(3, 4, 5, seed=1) - 0.5
+    factors = uniform(3, 4, 5, seed=1) - 0.5
     factors[1, 1, 2] = 0.0
     factors[0, 2, 2] = 0.0
     factors.requires_grad_()
@@ -180,7 +177,7 @@ def test_tree_products_have_exact_gradients_at_zeros():
 def test_logarithms_take_over_where_the_ground_product_underflows():
     d, n = 100, 6
     plan = ProductPlan(lower_set([3] * d, 50))
-    factors = 0.5 + draw(d, 3, n, seed=2)
+    factors = 0.5 + uniform(d, 3, n, seed=2)
     factors[:, 0, 3] = 1e-5  # ground product 1e-500
     factors[4, 1, :] = 0.0
     factors.requires_grad_()
@@ -202,7 +199,7 @@ def test_ten_to_the_many_inducing_points(d, m):
     kernel = natural(RBF(outputscale=None), lengthscale=math.sqrt(d))
     p = d + 1 if m == 100 else 200
     basis = GridEigenfunctions(kernel, d, p, GridOptions(points_per_dim=m)).double()
-    x = (2.0 * draw(120, d, seed=4) - 1.0) * math.sqrt(3.0)
+    x = (2.0 * uniform(120, d, seed=4) - 1.0) * math.sqrt(3.0)
     basis.place(x)
     assert basis.grid_size == m**d > 2**63
     assert basis.log10_grid_size == pytest.approx(d * math.log10(m))
@@ -233,7 +230,7 @@ def test_factors_multiply_to_the_kernel():
         "axes": AxisProduct(["matern32", "rbf"], 3, [[2], [0]], [0.4, 1.0, 0.9], outputscale=1.9),
         "scaled": 1.5 * AxisProduct("matern12", 3, outputscale=None),
     }
-    x, z = draw(6, 3, seed=1), draw(4, 3, seed=2)
+    x, z = uniform(6, 3, seed=1), uniform(4, 3, seed=2)
     for kernel in kernels.values():
         kernel = kernel.double()
         factors = ProductFactors(kernel, 3)
@@ -262,7 +259,7 @@ def test_gradient_of_the_approximate_kernel(name):
         else Matern52(active_dims=[0], lengthscale=0.5) * Matern32(active_dims=[1])
     ).double()
     basis, nodes = problem(9, [[0.0, 0.3, 0.5, 1.0], [-0.1, 0.2, 0.9]], kernel=kernel)
-    x = draw(8, 2, seed=6)
+    x = uniform(8, 2, seed=6)
     parameters = list(kernel.parameters())
 
     def value(features):
@@ -277,7 +274,7 @@ def test_gradient_of_the_approximate_kernel(name):
 @torch.no_grad()
 def test_float32_features_of_an_input_that_hardly_matters_keep_their_digits():
     """Its later functions are differences of kernel entries that agree in almost every digit."""
-    x = draw(50, 2).float()
+    x = uniform(50, 2).float()
     kernel = natural(RBF(ard_num_dims=2, outputscale=None), lengthscale=[1000.0, 1.5])
     basis = GridEigenfunctions(kernel, 2, 12, factor_jitter=1e-12).float()
     basis.place(x.double())
@@ -289,7 +286,7 @@ def test_float32_features_of_an_input_that_hardly_matters_keep_their_digits():
 @torch.no_grad()
 def test_float32_features_keep_float64_eigenproblems():
     basis, _ = problem(40, jitter=1e-12)
-    x = draw(50, 3, seed=7)
+    x = uniform(50, 3, seed=7)
     want = basis(x)
     found = basis.float()(x.float())
     assert found.dtype == torch.float32
@@ -299,7 +296,7 @@ def test_float32_features_keep_float64_eigenproblems():
 
 @torch.no_grad()
 def test_lengthscales_that_the_grid_cannot_resolve_are_raised():
-    x = draw(200, 3, seed=9)
+    x = uniform(200, 3, seed=9)
     x[:, 1] = (x[:, 1] > 0.5).double()  # every value is a node
     lengthscale = [0.01, 0.01, 0.8]
     kernel = natural(RBF(ard_num_dims=3, outputscale=None), lengthscale=lengthscale)
@@ -321,7 +318,7 @@ def test_lengthscales_that_the_grid_cannot_resolve_are_raised():
 
 @torch.no_grad()
 def test_constant_columns_have_no_part():
-    x = draw(30, 2, seed=8)
+    x = uniform(30, 2, seed=8)
     wide = torch.cat([x[:, :1], torch.full((30, 1), 4.0, dtype=torch.float64), x[:, 1:]], 1)
     kernel = natural(RBF(), lengthscale=0.6)
     options = GridOptions(points_per_dim=5)
@@ -348,7 +345,7 @@ def test_the_closed_form_of_a_constant_column_has_a_width():
 
 
 def test_test_inputs_place_the_grid_only_where_that_is_asked_for():
-    x, tests = draw(30, 2), torch.tensor([[3.0, 0.5]], dtype=torch.float64)
+    x, tests = uniform(30, 2), torch.tensor([[3.0, 0.5]], dtype=torch.float64)
     for options, end in (
         (GridOptions(), 1.1),
         (GridOptions(transductive=True, margin=0.0), 3.0),

@@ -2,14 +2,11 @@
 
 import pytest
 import torch
+from draws import uniform
 
 from gpx.bases.grid_eigenfunctions.features import GridFeatures
 from gpx.errors import ConfigError
 from gpx.kernels import RBF, Matern32
-
-
-def draw(*shape, seed=0):
-    return torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 @torch.no_grad()
@@ -17,7 +14,7 @@ def test_blocks_are_columns_and_keep_their_functions_when_the_kernel_moves():
     kernel = RBF(ard_num_dims=3, lengthscale=[0.6, 0.4, 0.9], outputscale=1.3).double()
     basis = GridFeatures(kernel, 24, 3, block_columns=6).double()
     assert (basis.block_size, basis.num_blocks) == (6, 4)
-    x = draw(30, 3)
+    x = uniform(30, 3)
     basis.start(x, x[:, 0], torch.tensor(0.1), generator=torch.Generator())
     whole = basis(x)
     assert whole.shape == (30, 24)
@@ -41,7 +38,7 @@ def test_blocks_are_columns_and_keep_their_functions_when_the_kernel_moves():
 @torch.no_grad()
 def test_eigenproblems_are_solved_once_for_many_inputs(monkeypatch):
     basis = GridFeatures(RBF(ard_num_dims=3), 24, 3, block_columns=6).double()
-    x = draw(30, 3)
+    x = uniform(30, 3)
     basis.start(x, x[:, 0], torch.tensor(0.1), generator=torch.Generator())
     solved, original = [], GridFeatures.eigenpairs
     monkeypatch.setattr(GridFeatures, "eigenpairs", lambda self: solved.append(0) or original(self))
@@ -60,14 +57,14 @@ def test_a_subclass_with_features_of_its_own_is_asked_for_them():
         def block_features(self, x, blocks):
             return 2.0 * super().block_features(x, blocks)
 
-    basis, x = Doubled(RBF(ard_num_dims=2), 10, 2).double(), draw(5, 2)
+    basis, x = Doubled(RBF(ard_num_dims=2), 10, 2).double(), uniform(5, 2)
     basis.place(x)
     blocks = torch.tensor([0])
     assert torch.equal(basis.features_of(blocks)(x), basis.block_features(x, blocks))
 
 
 def test_gradients_by_the_inputs_pass_through_prepared_features():
-    basis, x = GridFeatures(RBF(ard_num_dims=2), 10, 2).double(), draw(5, 2)
+    basis, x = GridFeatures(RBF(ard_num_dims=2), 10, 2).double(), uniform(5, 2)
     basis.requires_grad_(False).start(x, x[:, 0], torch.tensor(0.1), generator=torch.Generator())
     blocks, at = torch.tensor([0]), x.clone().requires_grad_()
     slopes = [
@@ -87,5 +84,5 @@ def test_mistakes_are_explained():
 def test_a_grid_of_fewer_points_has_fewer_functions_in_blocks_that_divide_them():
     basis = GridFeatures(RBF(ard_num_dims=2), 1000, 2, block_columns=30)
     assert basis.block_size == 25
-    basis.place(draw(50, 2))
+    basis.place(uniform(50, 2))
     assert (basis.num_basis, basis.block_size) == (100, 25)

@@ -4,7 +4,8 @@ import math
 
 import pytest
 import torch
-from eigenfunction_series import draw, placed, series_of
+from draws import uniform
+from eigenfunction_series import placed, series_of
 
 from gpx.bases.grid_eigenfunctions.polynomials import number_of_terms
 from gpx.kernels import RBF, Constant, Matern52, Periodic
@@ -37,7 +38,7 @@ def test_the_number_of_terms_keeps_to_the_error(ratio, error):
 
 @torch.no_grad()
 def test_series_are_the_one_dimensional_functions():
-    x = draw(80, 4, seed=1)
+    x = uniform(80, 4, seed=1)
     x[:, 2] = 3.0  # no part in the model
     kernel = RBF(active_dims=[0, 2, 3], ard_num_dims=3, lengthscale=[0.1, 1.0, 0.7]) * RBF(
         active_dims=[1, 0], ard_num_dims=2, lengthscale=[0.4, 0.3]

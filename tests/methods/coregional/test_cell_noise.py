@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from draws import draws
 
 from gpx.errors import ConfigError
 from gpx.kernels import RBF, Matern32
@@ -12,10 +13,6 @@ from gpx.models import SVGP, CoregionalGP, ExactGP
 from gpx.objectives import CoregionalMLL
 
 N, P = 11, 3
-
-
-def draws(seed):
-    return torch.Generator().manual_seed(seed)
 
 
 @pytest.fixture(params=[1, 2], ids=["one latent", "two latents"])

@@ -3,15 +3,12 @@
 import dense_experts as dense
 import pytest
 import torch
+from draws import draws
 
 from gpx.errors import DataError, NotPositiveDefinite
 from gpx.inducing import ColumnBlocks
 from gpx.models import Committee, ExactGP, LocalExperts
 from gpx.objectives import ExactMLL, ExpertsMLL
-
-
-def draws():
-    return torch.Generator().manual_seed(0)
 
 
 def ragged_data():

@@ -5,6 +5,7 @@ import copy
 import gpytorch
 import pytest
 import torch
+from draws import draws
 
 from gpx.errors import ConfigError, DataError, NotPositiveDefinite
 from gpx.kernels import RBF, ArcCosine, Linear, Matern32, Matern52, Periodic, RationalQuadratic
@@ -27,10 +28,6 @@ KERNELS = {
     "by formula": lambda: RationalQuadratic(D) + Linear(),
     "by vmap": lambda: ArcCosine(D) + 0.5,
 }
-
-
-def draws(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def problem(kernel=None, mean=None, missing=True, rows=N):

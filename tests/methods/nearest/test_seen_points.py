@@ -5,6 +5,7 @@ import pickle
 
 import pytest
 import torch
+from draws import draw
 
 from gpx.errors import NotPositiveDefinite, ShapeError
 from gpx.inference.neighbour_conditional import local_system
@@ -18,11 +19,6 @@ from gpx.methods.nearest.seen_points import MIN_TREE_POINTS, SeenPoints
 from gpx.models import NearestPosterior
 
 JITTER = 1e-6
-
-
-def draws(rows, columns, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(rows, columns, generator=generator, dtype=torch.float64)
 
 
 KERNELS = {
@@ -53,7 +49,7 @@ def compiled(request, monkeypatch):
 @pytest.mark.parametrize("rule", ["kernel", "correlation", "euclidean", "random"])
 @pytest.mark.parametrize("name", KERNELS)
 def test_prepared_predictions_equal_direct_ones(name, rule):
-    kernel, z, x = KERNELS[name].double(), draws(60, 3), draws(25, 3, seed=1)
+    kernel, z, x = KERNELS[name].double(), draw(60, 3), draw(25, 3, seed=1)
     points = SeenPoints(kernel, z, rule, JITTER)
     with torch.no_grad():
         near = points.nearest(x, 6)
@@ -67,7 +63,7 @@ def test_prepared_predictions_equal_direct_ones(name, rule):
 
 
 def test_a_tree_and_all_comparisons_find_the_same():
-    kernel, z, x = RBF(2).double(), draws(MIN_TREE_POINTS + 1, 2), draws(50, 2, seed=1)
+    kernel, z, x = RBF(2).double(), draw(MIN_TREE_POINTS + 1, 2), draw(50, 2, seed=1)
     with torch.no_grad():
         by_tree = SeenPoints(kernel, z, "kernel", JITTER).nearest(x, 5)
         by_pairs = nearest_inducing(kernel, z, x, 5, "kernel")
@@ -78,13 +74,13 @@ def posterior(seed=0):
     made = NearestPosterior(
         RBF(2, lengthscale=0.8), Constant(0.3), num_neighbours=4, rule="kernel", jitter=JITTER
     ).double()
-    z = draws(30, 2, seed)
+    z = draw(30, 2, seed=seed)
     made.keep(z, inducing=z, q_mean=z.sum(1), q_root=z[:, 0].abs() + 0.1)
     return made
 
 
 def test_prepared_quantities_follow_the_posterior():
-    x = draws(10, 2, seed=5)
+    x = draw(10, 2, seed=5)
     made, other = posterior(0), posterior(7)
     first, wanted = made.predict(x), other.predict(x)
     made.load_state_dict(other.state_dict())
@@ -99,7 +95,7 @@ def test_prepared_quantities_follow_the_posterior():
 
 
 def test_a_posterior_made_in_inference_mode_predicts_like_any_other():
-    x = draws(10, 2, seed=5)
+    x = draw(10, 2, seed=5)
     expected = posterior().predict(x)
     with torch.inference_mode():
         made = posterior()
@@ -115,7 +111,7 @@ def test_a_posterior_made_in_inference_mode_predicts_like_any_other():
 
 
 def test_copies_drop_prepared_quantities_and_keep_the_kernel():
-    made, x = posterior(), draws(10, 2, seed=5)
+    made, x = posterior(), draw(10, 2, seed=5)
     expected = made.predict(x).mean
     for twin in (copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
         assert twin._prepared is None
@@ -127,7 +123,7 @@ def test_copies_drop_prepared_quantities_and_keep_the_kernel():
 
 
 def test_a_prepared_prediction_is_replaced_whole(monkeypatch):
-    made, x = posterior(), draws(1, 2, seed=5)
+    made, x = posterior(), draw(1, 2, seed=5)
     seen = []
 
     class Watched(single_input.SingleInput):
@@ -148,7 +144,7 @@ def test_a_prepared_prediction_is_replaced_whole(monkeypatch):
 
 def test_one_row_of_negated_memory(compiled):
     made = posterior()
-    row = draws(1, 2, seed=5)
+    row = draw(1, 2, seed=5)
     assert torch.equal(made.predict(torch._neg_view(-row)).mean, made.predict(row).mean)
 
 
@@ -156,11 +152,11 @@ def test_one_row_of_negated_memory(compiled):
 @pytest.mark.parametrize("rule", ["kernel", "random"])
 @pytest.mark.parametrize("name", KERNELS)
 def test_no_rows_and_one_row(name, rule, width, compiled):
-    z, x = draws(60, 3), draws(7, 3, seed=3)
+    z, x = draw(60, 3), draw(7, 3, seed=3)
     made = NearestPosterior(
         KERNELS[name], Constant(0.3), num_neighbours=6, rule=rule, jitter=JITTER
     ).double()
-    root = draws(60, 60, seed=2) if width > 1 else z[:, 0].abs() + 0.1
+    root = draw(60, 60, seed=2) if width > 1 else z[:, 0].abs() + 0.1
     made.keep(z, inducing=z, q_mean=z.sum(1), q_root=root)
     assert made.predict(x[:0]).mean.shape == (0,)
     whole = made.predict(x)
@@ -175,7 +171,7 @@ def test_no_rows_and_one_row(name, rule, width, compiled):
 
 
 def test_one_row_in_single_precision_and_after_the_posterior_changed(compiled):
-    made, x = posterior().float(), draws(5, 2, seed=3).float()
+    made, x = posterior().float(), draw(5, 2, seed=3).float()
     for _ in range(2):
         whole = made.predict(x)
         parts = [made.predict(row) for row in x.split(1)]
@@ -190,7 +186,7 @@ def test_one_row_in_single_precision_and_after_the_posterior_changed(compiled):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_one_row_of_many_columns_has_the_same_neighbours_as_in_a_batch(dtype, compiled):
-    z, x = (draws(rows, 200, rows) * 0.8 ** torch.arange(200) for rows in (400, 12))
+    z, x = (draw(rows, 200, seed=rows) * 0.8 ** torch.arange(200) for rows in (400, 12))
     x[0] = 1e6  # far from all: bounds say nothing
     made = NearestPosterior(
         Matern32(200, lengthscale=2.0),
@@ -212,13 +208,13 @@ def test_one_row_of_many_columns_has_the_same_neighbours_as_in_a_batch(dtype, co
 
 def places(name, m, q):
     """Inducing points and inputs that rounding to a byte tells apart, badly or well."""
-    z, x = draws(m, q, 11), draws(9, q, 12)
+    z, x = draw(m, q, seed=11), draw(9, q, seed=12)
     if name == "far from the origin":
         return z + 1e3, x + 1e3
     if name == "leading columns":
         return z * 0.7 ** torch.arange(q), x * 0.7 ** torch.arange(q)
     if name == "clusters":
-        centres = 30.0 * draws(5, q, 13)
+        centres = 30.0 * draw(5, q, seed=13)
         return z * 1e-3 + centres[torch.arange(m) % 5], x * 1e-3 + centres[torch.arange(9) % 5]
     if name == "one wild value":
         z[3, 1], x[0, -1] = 1e7, 1e7
@@ -252,7 +248,7 @@ def test_compiled_code_finds_the_nearest_and_equals_dense_formulas(name, m, q, h
     made = NearestPosterior(
         kernel.double(), Constant(0.3), num_neighbours=h, rule="kernel", jitter=jitter
     ).double()
-    value, root = draws(m, 1, 5)[:, 0], draws(m, 7, 6)
+    value, root = draw(m, 1, seed=5)[:, 0], draw(m, 7, seed=6)
     if name == "one place but for one":  # any of them may be seen
         value[1:], root[1:] = value[0], root[0]
     made.keep(z, inducing=z, q_mean=value, q_root=root)
@@ -275,7 +271,7 @@ def test_compiled_code_finds_the_nearest_and_equals_dense_formulas(name, m, q, h
 @pytest.mark.parametrize(("m", "q"), [(700, 3), (700, 50), (MIN_TREE_POINTS + 1, 3)])
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -1e200])
 def test_one_nonfinite_input_is_treated_as_in_a_batch(wrong, m, q, compiled):
-    z, x = draws(m, q), draws(2, q, seed=1)
+    z, x = draw(m, q), draw(2, q, seed=1)
     x[:, 1] = wrong
     made = NearestPosterior(
         RBF(q), Constant(0.3), num_neighbours=4, rule="kernel", jitter=JITTER
@@ -302,7 +298,7 @@ class Halved(Matern32):
 def test_one_row_with_a_profile_that_takes_tensors_alone():
     made = posterior()
     made.kernel = Halved(2, lengthscale=0.8).double().requires_grad_(False)
-    x = draws(5, 2, seed=3)
+    x = draw(5, 2, seed=3)
     whole = made.predict(x)
     for number, row in enumerate(x.split(1)):
         found = made.predict(row)
@@ -312,7 +308,7 @@ def test_one_row_with_a_profile_that_takes_tensors_alone():
 
 
 def test_one_row_keeps_no_graph(compiled):
-    made, x = posterior(), draws(3, 2, seed=3)
+    made, x = posterior(), draw(3, 2, seed=3)
     made.mean.requires_grad_(True)
     expected = made.predict(x)
     for row, gradients in ((x[:1], True), (x[:1].clone().requires_grad_(True), False)):
@@ -329,7 +325,7 @@ def test_one_row_without_a_factor_is_refused_as_in_a_batch(compiled):
     made.keep(made.inducing[:1].expand(8, 2).clone(), inducing=made.inducing[:1].expand(8, 2))
     for rows in (1, 3):
         with pytest.raises(NotPositiveDefinite, match="4 inducing points"):
-            made.predict(draws(rows, 2, seed=3))
+            made.predict(draw(rows, 2, seed=3))
 
 
 @pytest.mark.parametrize("rows", [1, 3])
@@ -344,7 +340,7 @@ def test_an_input_far_from_all_points_is_at_the_prior(rows, compiled):
 def test_inputs_of_another_width_than_the_points_are_refused(rows):
     """An isotropic kernel would compare one column with all columns of the points."""
     made = NearestPosterior(RBF(), Constant(), num_neighbours=4, rule="kernel", jitter=JITTER)
-    z = draws(30, 3)
+    z = draw(30, 3)
     made.double().keep(z, inducing=z, q_mean=z[:, 0], q_root=z[:, 0].abs())
     with pytest.raises(ShapeError, match="inputs have 1 columns, but it is made for 3"):
         made.predict(z[:rows, :1])
@@ -352,7 +348,7 @@ def test_inputs_of_another_width_than_the_points_are_refused(rows):
 
 def test_what_one_row_needs_is_not_prepared_for_a_batch():
     made = posterior()
-    made.predict(draws(10, 2, seed=5))
+    made.predict(draw(10, 2, seed=5))
     assert made._single is None
-    made.predict(draws(1, 2, seed=5))
+    made.predict(draw(1, 2, seed=5))
     assert made._single is not None

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from draws import uniform
 from linear_features import log_density
 
 from gpx.bases.sufficient_statistics import SufficientStatistics, interpolation_statistics
@@ -17,15 +18,10 @@ NOISE = torch.tensor(0.2, dtype=torch.float64)
 AXIS = torch.linspace(-0.2, 1.2, 8, dtype=torch.float64)
 
 
-def draw(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.rand(*shape, generator=generator, dtype=torch.float64)
-
-
 def problem(n=60):
     """Two inputs on an 8 x 8 grid: 64 functions, 16 of them at every point."""
-    x = draw(n, 2)
-    y = (5.0 * x).sin().sum(1) + 0.3 * draw(n, seed=1)
+    x = uniform(n, 2)
+    y = (5.0 * x).sin().sum(1) + 0.3 * uniform(n, seed=1)
     return interpolation(x), y - y.mean()
 
 
@@ -65,7 +61,7 @@ def test_evidence_and_posterior_equal_dense_interpolation_without_the_data(kind,
     torch.testing.assert_close(
         found.log_marginal_likelihood(), dense(matrix, kept, covariance), rtol=1e-9, atol=0
     )
-    at = interpolation(draw(7, 2, seed=2)).to_dense()
+    at = interpolation(uniform(7, 2, seed=2)).to_dense()
     train = matrix @ covariance @ matrix.mT + NOISE * torch.eye(len(kept), dtype=torch.float64)
     cross = at @ covariance @ matrix.mT
     solve = torch.linalg.solve(train, cross.mT)
@@ -79,7 +75,7 @@ def test_evidence_and_posterior_equal_dense_interpolation_without_the_data(kind,
 def test_singular_kernels_and_gradients():
     w, y = problem()
     compressed = CompressedStatistics(interpolation_statistics(w, y))
-    root = (draw(64, 3, seed=3) - 0.5).requires_grad_()
+    root = (uniform(64, 3, seed=3) - 0.5).requires_grad_()
     found = InterpolatedWeights(compressed, root @ root.mT, NOISE).log_marginal_likelihood()
     want = dense(w.to_dense(), y, root @ root.mT)
     torch.testing.assert_close(found, want, rtol=1e-9, atol=0)
@@ -106,7 +102,7 @@ def test_additive_kernels_collapse_to_their_sum():
 
 
 def test_a_stream_equals_the_batch_after_every_update():
-    x, y = draw(25, 2), draw(25, seed=1)
+    x, y = uniform(25, 2), uniform(25, seed=1)
     covariance = torch.kron(factors(), factors())
     stream = SufficientStatistics.empty(64)
     for start in range(0, 25, 5):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from claimed_cuda import claimed_cuda
+from exported_table import table
 from int4_by_c import by_c, needs_compiler
 from refusals import refused
 
@@ -21,17 +22,11 @@ SMALL = [
 ]
 
 
-def table(n=80):
-    rng = np.random.default_rng(0)
-    x = np.stack([rng.uniform(2000.0, 2020.0, n), rng.uniform(-1.0, 1.0, n)], 1)
-    return x, 50.0 + 10.0 * np.sin(x[:, 0] / 3.0) * x[:, 1] + rng.normal(size=n)
-
-
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory):
     folder = tmp_path_factory.mktemp("int4") / "run"
     options = ["approx=direct", "approx.num_basis=60", "trainer.max_steps=60"]
-    return gpx.fit(*table(), *options, *SMALL, folder=folder)
+    return gpx.fit(*table(80), *options, *SMALL, folder=folder)
 
 
 @needs_compiler
@@ -48,7 +43,7 @@ def test_the_c_function_reproduces_the_python_predictions(fitted, tmp_path):
 def test_the_archive_gives_the_same_predictions(fitted, tmp_path):
     predictor = gpx.export(fitted.folder, tmp_path / "model.c", samples=3, seed=4)
     again = Int4Predictor.load(tmp_path / "model.npz")
-    inputs = table()[0]
+    inputs = table(80)[0]
     for mine, theirs in zip(predictor.predict(inputs), again.predict(inputs), strict=True):
         assert np.array_equal(mine, theirs)
     assert again.size() == predictor.size()

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 import torch
+from exported_table import table
 from refusals import refused
 
 import gpx
@@ -33,12 +34,6 @@ KINDS = {
     "exact": ["approx=exact"],
     "deep_rf": ["approx=deep_rf", "approx.num_features=20", "approx.predict_samples=4"],
 }
-
-
-def table(n=60):
-    rng = np.random.default_rng(0)
-    x = np.stack([rng.uniform(2000.0, 2020.0, n), rng.uniform(-1.0, 1.0, n)], 1)
-    return x, 50.0 + 10.0 * np.sin(x[:, 0] / 3.0) * x[:, 1] + rng.normal(size=n)
 
 
 @needs_onnx

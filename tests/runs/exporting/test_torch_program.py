@@ -7,6 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+from exported_table import table
 from refusals import refused
 
 import gpx
@@ -43,12 +44,6 @@ for name in sys.argv[2:]:
     torch.save(found, f"{folder}/{name}.pt")
 assert not any(name.split(".")[0] in ("gpx", "linear_operator") for name in sys.modules)
 """
-
-
-def table(n=60):
-    rng = np.random.default_rng(0)
-    x = np.stack([rng.uniform(2000.0, 2020.0, n), rng.uniform(-1.0, 1.0, n)], 1)
-    return x, 50.0 + 10.0 * np.sin(x[:, 0] / 3.0) * x[:, 1] + rng.normal(size=n)
 
 
 def inputs(n):
