@@ -1,6 +1,5 @@
 """Training on arrays from Python is the run that train.py makes of the same numbers."""
 
-import copy
 import pickle
 import random
 import subprocess
@@ -15,33 +14,18 @@ import pytest
 import torch
 from frames import Frame
 from hydra.core.global_hydra import GlobalHydra
-from omegaconf import OmegaConf
+from quick_fits import QUICK
 
 import gpx
 from gpx.commands.predict import main as predict
 from gpx.constraints import fix
 from gpx.errors import ConfigError, DataError, DTypeError, GPXError, ShapeError, WriteError
-from gpx.inducing import Given
-from gpx.kernels import RBF, Kernel, Matern32, Periodic
-from gpx.likelihoods import Bernoulli, GaussHermite, Gaussian, Likelihood
-from gpx.means import Constant
-from gpx.means import Linear as LinearMean
-from gpx.objectives import SVGPELBO, Evidence, ExactMLL, LeaveOneOut
-from gpx.priors import LogNormal, Priors
+from gpx.kernels import RBF, Periodic
+from gpx.likelihoods import GaussHermite, Gaussian, Likelihood
+from gpx.objectives import ExactMLL
 from gpx.runs import resume
 from gpx.runs.folder import RunFolder
-from gpx.runs.given_data import given_data
 from gpx.training import ConstantInitialisation
-
-QUICK = ("approx=sgpr", "approx.num_inducing=15", "trainer.max_steps=5", "init=constants")
-QUICK += ("trainer.figures=false", "trainer.tensorboard=false", "trainer.device=cpu")
-
-
-@pytest.fixture
-def arrays():
-    generator = np.random.default_rng(0)
-    x = generator.uniform(-2.0, 2.0, (60, 2))
-    return x, 50.0 + 9.0 * np.sin(x[:, 0]) * x[:, 1]
 
 
 def test_what_was_learned_is_there_to_read(arrays, tmp_path, capsys):
@@ -176,44 +160,6 @@ def test_nothing_is_drawn_for_a_folder_that_is_not_kept(arrays, monkeypatch, mor
     assert bool(drawn) == bool(more)
 
 
-def test_names_of_a_frame_are_kept(arrays, tmp_path):
-    x, y = arrays
-    frame, target = Frame(depth=x[:, 0], width=x[:, 1]), Frame(strength=y)["strength"]
-    held = (Frame(width=x[:5, 1], depth=x[:5, 0]), y[:5])
-    fitted = gpx.fit(frame, target, *QUICK, test=held, folder=tmp_path / "frame")
-    plain = gpx.fit(x, y, *QUICK, test=(x[:5], y[:5]), folder=tmp_path / "plain")
-    assert fitted.metrics["test.rmse"] == plain.metrics["test.rmse"]
-    expected = plain.predict(x).mean
-    for model in (fitted, gpx.load(fitted.folder)):
-        np.testing.assert_array_equal(model.predict(frame).mean, expected)
-        turned = Frame(width=x[:, 1], depth=x[:, 0])
-        np.testing.assert_array_equal(model.predict(turned).mean, expected)
-        with pytest.raises(DataError, match="no column 'width'"):
-            model.predict(Frame(depth=x[:, 0], with_=x[:, 1]))
-    assert (fitted.model.input_names, fitted.model.target_name) == (("depth", "width"), "strength")
-    assert (plain.model.input_names, plain.model.target_name) == (("x1", "x2"), "y")
-    with pytest.raises(DataError, match="test inputs have no column 'depth'"):
-        gpx.fit(frame, y, *QUICK, test=(Frame(a=x[:, 0], b=x[:, 1]), y), folder=tmp_path / "no")
-    one = gpx.fit(frame["depth"], y, *QUICK, folder=tmp_path / "one")
-    assert one.model.input_names == ("depth",)
-    (tmp_path / "new.csv").write_text("width,depth\n0.5,-1\n")
-    arguments = [f"run={fitted.folder}", f"input={tmp_path / 'new.csv'}"]
-    predict([*arguments, f"output={tmp_path / 'out.csv'}"])
-    written = float((tmp_path / "out.csv").read_text().splitlines()[1].split(",")[0])
-    assert written == pytest.approx(plain.predict([[-1.0, 0.5]]).mean[0], rel=1e-8)
-
-
-def test_names_that_cannot_be_kept(arrays, tmp_path):
-    x, y = arrays
-    for names, words in ((["a", "a"], "two columns named 'a'"), (["a", "${b}"], "rename it")):
-        frame = Frame(a=x[:, 0], b=x[:, 1])
-        frame.columns = names
-        frame.data = dict.fromkeys(names, x[:, 0])
-        with pytest.raises(DataError, match=words):
-            gpx.fit(frame, y, *QUICK, folder=tmp_path / "no")
-        assert not (tmp_path / "no").exists()
-
-
 def test_classes_and_one_input(tmp_path):
     x = np.linspace(-1.0, 1.0, 80)
     options = ("approx=svgp", "likelihood=bernoulli", "approx.num_inducing=10", *QUICK[3:])
@@ -276,146 +222,6 @@ def test_refused_before_anything_is_left_behind(arrays, tmp_path, change, error,
     assert not GlobalHydra.instance().is_initialized()
 
 
-def test_options_without_a_dot_are_arguments_too(arrays, tmp_path):
-    named = gpx.fit(*arrays, "trainer.max_steps=2", approx="exact", seed=3, keep=False, quiet=True)
-    texts = gpx.fit(
-        *arrays, "trainer.max_steps=2", "approx=exact", "seed=3", keep=False, quiet=True
-    )
-    assert named.metrics["test.rmse"] == texts.metrics["test.rmse"]
-    assert named.model.posterior.inputs.shape == texts.model.posterior.inputs.shape
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"nosie": [0.1]}, "gpx.fit got nosie=list: options are texts or numbers.* mean noise="),
-        ({"kernl": "rbf"}, "kernl.*did you mean kernel"),
-        ({"optimizer.bounds": [["kernel.lengthscale", 0.1, 10.0]]}, "text.*'optimizer.bounds=...'"),
-        ({"data": "kin40k"}, "gpx.fit takes no data=: it trains on the arrays"),
-        ({"objective": "loo"}, "objective= both as an argument and as an option"),
-    ],
-)
-def test_arguments_that_are_no_options_are_refused(arrays, arguments, words):
-    with pytest.raises(ConfigError, match=words):
-        gpx.fit(*arrays, "approx=exact", "objective=exact_mll", keep=False, **arguments)
-
-
-def test_arguments_may_be_numbers_of_numpy_and_lists_of_texts(arrays, tmp_path):
-    choices = {"seed": np.int64(3), "kernel": "rbf", "fixed": ["kernel.lengthscale"]}
-    gpx.fit(*arrays, *QUICK, **choices, folder=tmp_path / "run")
-    config = RunFolder(tmp_path / "run").read_config()
-    assert (config.seed, config.fixed) == (3, ["kernel.lengthscale"])
-
-
-def with_one_lengthscale():
-    first, second = RBF(active_dims=[0]), Matern32(active_dims=[1])
-    second.parametrizations.lengthscale.original = first.parametrizations.lengthscale.original
-    return first + second
-
-
-class OfFeatures(Kernel):
-    """A kernel that takes a network."""
-
-    def __init__(self, network, base):
-        super().__init__()
-        self.network, self.base = network, base
-
-    def covariance(self, x1, x2):
-        return self.base.evaluate(self.network(x1), self.network(x2))
-
-    def variance(self, x):
-        return self.base.diagonal(x)
-
-
-UNRECORDED = {
-    "one kernel twice": lambda: RBF() ** 2,
-    "one lengthscale for two": with_one_lengthscale,
-    "a network": lambda: OfFeatures(torch.nn.Sequential(torch.nn.Linear(2, 2)).double(), RBF()),
-    "a function": lambda: OfFeatures(torch.tanh, RBF()),
-}
-
-
-@pytest.mark.parametrize("made", UNRECORDED.values(), ids=UNRECORDED.keys())
-def test_what_no_config_can_hold_is_trained_where_nothing_is_kept(arrays, tmp_path, made):
-    """As in a loop of one's own, from the values that it has."""
-    options = ("approx=exact", "init=constants", "trainer.max_steps=1", "data.test_fraction=0")
-    kernel = made()
-    fitted = gpx.fit(*arrays, *options, kernel=kernel, keep=False, quiet=True)
-    x, y = (torch.as_tensor((a - a.mean(0)) / a.std(0)) for a in arrays)
-    model = gpx.models.ExactGP(kernel=kernel, mean=Constant(), likelihood=Gaussian()).double()
-    model.likelihood.noise_variance = fitted.model.hyperparameters["likelihood.noise_variance"]
-    evidence = ExactMLL().evidence(model, x, y).value.item()
-    assert fitted.metrics["train.evidence"] == pytest.approx(evidence, rel=1e-6)
-    again = pickle.loads(pickle.dumps(fitted.model))
-    assert np.array_equal(again.predict(arrays[0]).mean, fitted.predict(arrays[0]).mean)
-    with pytest.raises(ConfigError, match=r"cannot be recorded.*with keep=False nothing is"):
-        gpx.fit(*arrays, *options, kernel=kernel, folder=tmp_path / "kept")
-
-
-def test_an_objective_and_an_optimizer_may_be_objects(arrays, tmp_path):
-    made = {"objective": LeaveOneOut(), "optimizer": gpx.training.LBFGSB(memory=5)}
-    options = ("approx=exact", "init=constants", "trainer.max_steps=3", "trainer.figures=false")
-    fitted = gpx.fit(*arrays, *options, **made, folder=tmp_path / "run", quiet=True)
-    assert fitted.metrics["train.objective"] == "LeaveOneOut"
-    config = OmegaConf.load(tmp_path / "run" / "config.yaml")
-    assert config.objective._target_ == "gpx.objectives.LeaveOneOut"
-    assert config.optimizer.memory == 5
-    loaded = gpx.load(tmp_path / "run")
-    assert np.array_equal(loaded.predict(arrays[0]).mean, fitted.predict(arrays[0]).mean)
-
-
-class Changed(SVGPELBO):
-    """An objective with an argument that no config can hold."""
-
-    def __init__(self, num_data, change):
-        super().__init__(num_data)
-        self.change = change
-
-    def evidence(self, model, x, y, *, generator=None):
-        found = super().evidence(model, x, y, generator=generator)
-        return Evidence(self.change(found.value), "estimate", found.parts)
-
-
-def test_an_objective_of_ones_own_sums_over_the_rows_trained_on(arrays, tmp_path):
-    def metrics(objective, **more):
-        options = ("approx=svgp", "approx.num_inducing=5", "init=constants", "approx.refit=false")
-        return gpx.fit(
-            *arrays,
-            *(*options, "trainer.max_steps=2", "trainer.figures=false"),
-            objective=objective,
-            quiet=True,
-            **more,
-        ).metrics
-
-    whole = metrics(SVGPELBO(num_data=10**6), folder=tmp_path / "run")
-    same, other = (
-        metrics(Changed(10**6, change), keep=False) for change in (torch.clone, torch.neg)
-    )
-    assert whole["train.evidence"] == metrics("svgp_elbo", keep=False)["train.evidence"]
-    assert same["train.objective"] == "Changed"
-    assert same["train.evidence"] == whole["train.evidence"] > other["train.evidence"]
-
-
-def test_a_backbone_may_be_a_network(arrays, tmp_path):
-    options = ("approx=dkl", "approx.num_inducing=5", "trainer.max_steps=2")
-    network = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh())
-    before = network[0].weight.clone()
-    fitted = gpx.fit(*arrays, *options, backbone=network, keep=False, quiet=True)
-    assert fitted.model.hyperparameters["network.head.kernel.lengthscale"].shape == (3,)
-    assert torch.equal(network[0].weight, before)
-    with pytest.raises(
-        ConfigError, match=r"approx\.backbone=\{_target_: package\.Net\}.*keep=False"
-    ):
-        gpx.fit(*arrays, *options, backbone=network, folder=tmp_path / "kept")
-    with pytest.raises(ConfigError, match="backbone=int is no module and no text"):
-        gpx.fit(*arrays, *options, backbone=3, keep=False)
-
-
-def test_a_folder_of_configs_is_refused_with_what_to_do(arrays):
-    with pytest.raises(ConfigError, match=r"configs of gpx alone; .*objective\._target_=package"):
-        gpx.fit(*arrays, "hydra.searchpath=[file:///mine]")
-
-
 def test_monitors_see_training_and_end_it(arrays, tmp_path):
     class EarlyStopping(gpx.training.Monitor):
         def __init__(self):
@@ -464,13 +270,6 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(arrays, tmp_path):
     with pytest.raises(ConfigError, match="Not a directory; choose another folder="):
         gpx.fit(*arrays, *QUICK, folder=tmp_path / "file" / "run")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
-def test_tensors_are_arrays(arrays, tmp_path):
-    x, y = (torch.tensor(array, requires_grad=True) for array in arrays)
-    found = gpx.fit(x, y, *QUICK, folder=tmp_path / "tensors").metrics["train.evidence"]
-    expected = gpx.fit(*arrays, *QUICK, folder=tmp_path / "arrays").metrics["train.evidence"]
-    assert found == expected
 
 
 @pytest.mark.parametrize(
@@ -642,13 +441,6 @@ def test_global_random_states_stay_as_found(arrays, tmp_path):
     assert random.getstate() == states[2]
 
 
-def test_tensors_of_half_precision(arrays, tmp_path):
-    x, y = (torch.from_numpy(a).bfloat16() for a in arrays)
-    first = gpx.fit(x, y, *QUICK, folder=tmp_path / "a").metrics["train.evidence"]
-    second = gpx.fit(x.double(), y.double(), *QUICK, folder=tmp_path / "b").metrics
-    assert first == second["train.evidence"]
-
-
 OUTPUTS = ("approx=svgp", "likelihood=gaussian_outputs", "approx.num_inducing=15", *QUICK[2:])
 
 
@@ -715,156 +507,6 @@ def test_an_objective_that_does_not_fit_cglb_is_named(arrays, tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=r"ExactMLL needs ExactGP, or a model with .*, got CGLB"):
         gpx.fit(*arrays, "approx=cglb", "objective=exact_mll", "trainer.device=cpu")
-
-
-CLASSES = ("approx=svgp", "approx.num_inducing=10", "trainer.max_steps=60", *QUICK[3:])
-
-
-def test_columns_of_texts_and_dates(tmp_path):
-    colours = np.array(["red", "green", "blue"] * 20)
-    size = np.linspace(-1.0, 1.0, 60)
-    days = np.datetime64("2021-01-01") + np.arange(60)
-    strength = 3.0 * (colours == "red") + size
-    rows = np.array([colours, days, size], dtype=object).T
-    fitted = gpx.fit(rows, strength, *QUICK, "kernel=matern32", folder=tmp_path / "rows")
-    assert fitted.model.input_names == (
-        *("x1=blue", "x1=green", "x1=red"),
-        *("x2 (days since 1970-01-01)", "x3"),
-    )
-    new = [["red", "2021-01-04", 0.5], ["blue", np.datetime64("2021-01-04"), 0.5]]
-    mean = fitted.predict(new).mean
-    assert mean[0] - mean[1] > 1.0
-    np.testing.assert_array_equal(gpx.load(fitted.folder).predict(new).mean, mean)
-    held = (rows[:3], strength[:3])
-    other = gpx.fit(rows[3:], strength[3:], *QUICK, test=held, folder=tmp_path / "held")
-    assert other.metrics["data.num_test"] == 3
-    with pytest.raises(ShapeError, match="test inputs have 2 columns, training inputs 3"):
-        gpx.fit(rows, strength, *QUICK, test=(rows[:, :2], strength), folder=tmp_path / "no")
-    with pytest.raises(DTypeError, match="inputs must be an array of real numbers"):
-        gpx.fit([[object()]] * 60, strength, *QUICK, folder=tmp_path / "no")
-
-
-def test_texts_that_are_numbers_are_kept_as_given():
-    rows = [["01", 0.0], ["1", 1.0], ["02", 2.0]]
-    given = given_data(rows, ["1", "01", "2"], test=([["3", 1.0], [4.0, 2.5]], [1.0, 2.5]))
-    assert given.arrays["x1"].tolist() == ["01", "1", "02", "3", "4"]
-    assert given.arrays["x2"].tolist() == [0.0, 1.0, 2.0, 1.0, 2.5]
-    assert given.arrays["y"].tolist() == ["1", "01", "2", "1", "2.5"]
-    assert not given.has_text_targets
-    later = given_data(rows, np.arange(3.0), test=([[1.0, 0.0], [2.0, 0.0]], [0.0, 0.0]))
-    assert later.arrays["x1"].tolist() == ["01", "1", "02", "1", "2"]
-    with pytest.raises(DTypeError, match=r"test inputs must be .* numbers \(.*'a'"):
-        given_data(np.zeros((3, 2)), np.zeros(3), test=([["a", 1.0]], [0.0]))
-
-
-def test_words_for_numbers_are_read_as_in_training():
-    flags = np.array(["true", "false"] * 20)
-    fitted = gpx.fit(flags, flags == "true", *QUICK, keep=False, quiet=True)
-    mean = fitted.predict(["true", "false"]).mean
-    np.testing.assert_array_equal(mean, fitted.predict([1.0, 0.0]).mean)
-    with pytest.raises(DTypeError, match="inputs must be an array of real numbers"):
-        fitted.predict(["true", "maybe"])
-
-
-def test_classes_that_are_texts(tmp_path):
-    x = np.linspace(-1.0, 1.0, 80)
-    y = np.where(x > 0.0, "yes", "no")
-    fitted = gpx.fit(x, y.tolist(), *CLASSES, "likelihood=bernoulli", folder=tmp_path / "run")
-    assert fitted.predict_classes([[-0.9], [0.9]]).label.tolist() == ["no", "yes"]
-    assert gpx.load(fitted.folder).labels == ("no", "yes")
-
-
-NETWORK = ("approx=cnn", "trainer.max_steps=2", "trainer.figures=false", *QUICK[5:])
-
-
-def test_images_are_rows_of_pixels_that_know_their_places(tmp_path):
-    """Of 4 x 6 pixels in three colours, which as rows of 72 numbers nobody could tell."""
-    generator = np.random.default_rng(1)
-    images, y = generator.random((40, 4, 6, 3)), np.arange(40) % 3
-    held = (images[:8], y[:8])
-    fitted = gpx.fit(images, y, *NETWORK, test=held, folder=tmp_path / "images")
-    rows = gpx.fit(
-        *(np.moveaxis(images, -1, 1).reshape(40, 72), y, *NETWORK, "approx.image_shape=[3,4,6]"),
-        test=(np.moveaxis(held[0], -1, 1).reshape(8, 72), y[:8]),
-        folder=tmp_path / "rows",
-    )
-    found = fitted.predict_classes(images[:5])
-    flat = np.moveaxis(images[:5], -1, 1).reshape(5, 72)
-    for other in (fitted.predict_classes(flat), rows.predict_classes(flat)):
-        np.testing.assert_array_equal(found.probability, other.probability)
-    assert fitted.metrics["test.mnlp"] == rows.metrics["test.mnlp"]
-    np.testing.assert_array_equal(
-        gpx.load(fitted.folder).predict_classes(images[:5]).probability, found.probability
-    )
-    grey = gpx.fit(torch.rand(30, 5, 6), y[:30], *NETWORK, folder=tmp_path / "grey")
-    assert grey.predict_classes(torch.rand(2, 5, 6)).probability.shape == (2, 3)
-
-
-@pytest.mark.parametrize(
-    ("x", "test", "words"),
-    [
-        ([np.zeros((8, 8)), np.zeros((7, 7))], None, "inputs are rows or images of different"),
-        (np.zeros((4, 5, 5)), (np.zeros((2, 4, 5)), [0, 1]), "images of 5 x 5 pixels with 1"),
-        (np.zeros((4, 2, 5, 5)), None, r"images of shape \(4, 2, 5, 5\): expected"),
-        (np.zeros((4, 5, 5, 5, 3)), None, r"or images \(n, h, w\)"),
-    ],
-)
-def test_images_that_are_none(tmp_path, x, test, words):
-    y = np.arange(len(x)) % 2
-    with pytest.raises(ShapeError, match=words):
-        gpx.fit(x, y, *NETWORK, test=test, folder=tmp_path / "r")
-    assert not (tmp_path / "r").exists()
-
-
-def test_gaps_in_an_array(arrays, tmp_path):
-    x, y = arrays
-    x[::5, 1] = np.nan
-    with pytest.raises(DataError, match=r"^the data set, .*column 2 \('x2'\): found nan"):
-        gpx.fit(x, y, *QUICK, folder=tmp_path / "no")
-    fitted = gpx.fit(x, y, *QUICK, "data.missing=mean", folder=tmp_path / "mean")
-    assert fitted.model.input_names == ("x1", "x2", "x2 is missing")
-    assert np.isfinite(fitted.predict(x[:6]).mean).all()
-    dropped = gpx.fit(
-        x, y, *QUICK, "data.missing=drop", "data.test_fraction=0", folder=tmp_path / "d"
-    )
-    assert dropped.metrics["data.num_test"] == 0
-    assert not [name for name in dropped.metrics if name.startswith(("test.", "baseline."))]
-
-
-def test_numbers_of_tasks_reach_a_kernel_as_they_are_in_training_and_after(tmp_path):
-    x = np.stack([np.linspace(-2.0, 2.0, 40), np.arange(40.0) % 3], axis=1)
-    exact = ("approx=exact", *QUICK[2:])
-    fitted = gpx.fit(x, x[:, 0], *exact, "data.unscaled=[1]", folder=tmp_path / "run")
-    assert set(fitted.model.posterior.inputs[:, 1].tolist()) == {0.0, 1.0, 2.0}
-    loaded = gpx.load(fitted.folder)
-    assert loaded.scaler.transform_inputs(torch.tensor([[0.0, 7.0]]))[0, 1] == 7.0
-    np.testing.assert_array_equal(loaded.predict(x).mean, fitted.predict(x).mean)
-
-
-def test_frames_of_pandas(tmp_path):
-    pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame(
-        {
-            "colour": pandas.Categorical(["red", "green", "blue"] * 20),
-            "text": ["a", None, "b"] * 20,
-            "when": pandas.date_range("2021-01-01", periods=60, tz="Europe/Vienna"),
-            "count": pandas.array([1, None, 3, 4] * 15, dtype="Int64"),
-            "size": np.linspace(0.0, 1.0, 60),
-        },
-        index=range(100, 160),
-    )
-    y = pandas.Series(frame["size"] + 1.0 * (frame["colour"] == "red"), name="strength")
-    with pytest.raises(DataError, match=r"the data set, data row 2, column 2 \('text'\): found an"):
-        gpx.fit(frame, y, *QUICK, folder=tmp_path / "no")
-    fitted = gpx.fit(frame, y, *QUICK, "data.missing=mean", folder=tmp_path / "run")
-    assert fitted.model.columns == tuple(frame.columns)
-    assert fitted.model.target_name == "strength"
-    assert "count is missing" in fitted.model.input_names
-    expected = fitted.predict(frame).mean
-    turned = frame[["size", "when", "text", "colour", "count"]].assign(other=1.0)
-    np.testing.assert_array_equal(gpx.load(fitted.folder).predict(turned).mean, expected)
-    first = fitted.predict(frame.iloc[:1]).mean
-    assert first == pytest.approx(expected[:1], rel=1e-9)
 
 
 class WeibullOfReals(Likelihood):
@@ -975,100 +617,6 @@ def test_known_noise_and_weights(arrays, tmp_path):
         gpx.fit(x, y, *EXACT, "data.noise=noise", folder=tmp_path / "no")
 
 
-def stopped(*_):
-    raise KeyboardInterrupt
-
-
-class TestModules:
-    """Kernels, means and likelihoods that are given as modules instead of options."""
-
-    def test_it_is_the_run_of_the_same_text(self, arrays, tmp_path):
-        given = gpx.fit(*arrays, *QUICK, kernel=RBF(2) + Matern32(), folder=tmp_path / "a")
-        text = "rbf + matern32(ard_num_dims=null)"
-        named = gpx.fit(*arrays, *QUICK, kernel=text, folder=tmp_path / "b")
-        option = gpx.fit(*arrays, *QUICK, f"kernel={text}", folder=tmp_path / "c")
-        for other in (named, option, gpx.load(given.folder)):
-            np.testing.assert_array_equal(given.predict(arrays[0]), other.predict(arrays[0]))
-
-    def test_values_are_recorded_and_the_modules_stay_as_they_are(self, arrays, tmp_path):
-        parts = {
-            "kernel": RBF(lengthscale=0.37, outputscale=None),
-            "likelihood": Gaussian(0.013),
-            "mean": LinearMean(2, 0.25),
-        }
-        before = {name: copy.deepcopy(part.state_dict()) for name, part in parts.items()}
-        gpx.fit(*arrays, *QUICK, **parts, folder=tmp_path)
-        config = OmegaConf.load(tmp_path / "config.yaml")
-        assert (config.kernel.lengthscale, config.kernel.outputscale) == (0.37, None)
-        assert (config.likelihood.noise_variance, config.mean.bias) == (0.013, 0.25)
-        for name, part in parts.items():
-            assert part.state_dict().keys() == before[name].keys()
-            for key, value in part.state_dict().items():
-                assert torch.equal(value, before[name][key])
-
-    def test_a_stopped_run_goes_on_with_it(self, arrays, tmp_path, monkeypatch):
-        kernel = RBF(2) * Periodic(period=1.7)
-        whole = gpx.fit(*arrays, *QUICK, kernel=kernel, folder=tmp_path / "whole")
-        with monkeypatch.context() as patch:
-            patch.setattr(sys.modules["gpx.runs.run"], "finish", stopped)
-            with pytest.raises(KeyboardInterrupt):
-                gpx.fit(*arrays, *QUICK, kernel=kernel, folder=tmp_path / "part")
-        assert resume(tmp_path / "part")["test.rmse"] == whole.metrics["test.rmse"]
-
-    def test_classes_and_the_chosen_method(self, arrays, tmp_path):
-        x, y = arrays
-        options = ("trainer.max_steps=2", *QUICK[3:])
-        fitted = gpx.fit(
-            x, y > y.mean(), *options, likelihood=Bernoulli("probit"), kernel="matern32", keep=False
-        )
-        assert "approx=laplace" in fitted.metrics["model.choice"]
-        assert fitted.model.likelihood.link == "probit"
-        assert fitted.predict_classes(x).probability.shape == (60, 2)
-
-    def test_a_class_of_ones_own_is_built_again_where_it_is_trusted(
-        self, arrays, tmp_path, monkeypatch
-    ):
-        (tmp_path / "my_tails.py").write_text(
-            "from gpx.kernels import Stationary\n\n\n"
-            "class MyTail(Stationary):\n"
-            "    def of_squared_distance(self, r2):\n"
-            "        return 1.0 / (1.0 + r2)\n"
-        )
-        monkeypatch.syspath_prepend(str(tmp_path))
-        import my_tails
-
-        fitted = gpx.fit(*arrays, *QUICK, kernel=my_tails.MyTail(2), folder=tmp_path / "run")
-        with pytest.raises(GPXError, match=r"my_tails.MyTail.* add trust=my_tails"):
-            gpx.load(fitted.folder)
-        loaded = gpx.load(fitted.folder, trust="my_tails")
-        np.testing.assert_array_equal(fitted.predict(arrays[0]), loaded.predict(arrays[0]))
-
-    @pytest.mark.parametrize(
-        ("options", "parts", "words"),
-        [
-            (("kernel=rbf",), {"kernel": RBF()}, "kernel= both as an argument and as an option"),
-            ((RBF(),), {}, "takes modules by name, such as kernel=RBF"),
-            ((), {"kernel": RBF}, "kernel=the class RBF is not a kernel of gpx"),
-            ((), {"likelihood": RBF()}, "likelihood=RBF is not a likelihood of gpx"),
-            ((), {"mean": 0.0}, "mean=float is not a mean of gpx"),
-            ((), {"kernel": "rbf*"}, "kernel=rbf.* cannot be read"),
-            ((), {"kernel": RBF(3)}, "RBF has 3 lengthscales but the inputs have 2"),
-            (("kernel.lengthscales=2",), {"kernel": RBF()}, "did you mean kernel.lengthscale"),
-        ],
-    )
-    def test_mistakes_are_one_sentence_and_leave_nothing(
-        self, arrays, tmp_path, options, parts, words
-    ):
-        with pytest.raises(ConfigError if "3" not in words else GPXError, match=words):
-            gpx.fit(*arrays, *QUICK, *options, **parts, folder=tmp_path / "run")
-        assert not (tmp_path / "run").exists()
-
-    def test_options_change_what_was_given(self, arrays, tmp_path):
-        options = (*QUICK, "kernel.lengthscale=0.7")
-        gpx.fit(*arrays, *options, kernel=RBF(lengthscale=2.0), folder=tmp_path)
-        assert OmegaConf.load(tmp_path / "config.yaml").kernel.lengthscale == 0.7
-
-
 @pytest.mark.parametrize("init", ["subset", "constants"])
 def test_bounds_of_the_optimizer_hold_in_the_start_too(init, arrays, tmp_path, monkeypatch):
     seen = []
@@ -1082,29 +630,6 @@ def test_bounds_of_the_optimizer_hold_in_the_start_too(init, arrays, tmp_path, m
     bounds = "optimizer.bounds=[[kernel.lengthscale,0.2,0.3]]"
     gpx.fit(*arrays, *QUICK, f"init={init}", bounds, quiet=True, folder=tmp_path / "r")
     assert seen == [pytest.approx([0.3, 0.3], rel=1e-9)]  # without bounds 1 and more
-
-
-def test_points_of_a_given_selector_are_those_of_the_run(arrays, tmp_path):
-    points = np.random.default_rng(1).normal(size=(7, 2))
-    fitted = gpx.fit(
-        *arrays,
-        *("approx=sgpr", *QUICK[2:]),
-        selector=Given(points),
-        quiet=True,
-        folder=tmp_path / "r",
-    )
-    config = OmegaConf.load(tmp_path / "r" / "config.yaml")
-    assert config.approx.num_inducing == 7
-    loaded = gpx.load(tmp_path / "r").predict(arrays[0])
-    np.testing.assert_array_equal(loaded.mean, fitted.model.predict(arrays[0]).mean)
-    by_text = gpx.fit(
-        *arrays,
-        *("approx=sgpr", *QUICK[2:], "++approx.selector._target_=gpx.inducing.Given"),
-        "++approx.selector.points='" + Given(points).construction()["points"] + "'",
-        quiet=True,
-        keep=False,
-    )
-    np.testing.assert_array_equal(by_text.model.predict(arrays[0]).mean, loaded.mean)
 
 
 def test_bounds_hold_in_steps_on_batches(arrays):
@@ -1127,34 +652,6 @@ def test_what_the_model_knows_is_asked_of_the_result_too(arrays):
     assert "likelihood.noise_variance" in fitted.hyperparameters
     np.testing.assert_array_equal(fitted.covariance(x), fitted.model.covariance(x))
     np.testing.assert_array_equal(fitted.leave_one_out().mean, fitted.model.leave_one_out().mean)
-
-
-def test_priors_may_be_objects(arrays, tmp_path):
-    x, y = arrays
-    priors = Priors({"kernel.lengthscale": LogNormal(0.05, 1.01), "noise_variance": None})
-    fitted = gpx.fit(x, y, *QUICK, prior=priors, quiet=True, folder=tmp_path / "run")
-    text = gpx.fit(x, y, *QUICK, quiet=True, keep=False)
-    name = "kernel.lengthscale"
-    assert (fitted.hyperparameters[name] < 0.1).all()
-    assert (text.hyperparameters[name] > 0.1).all()
-    np.testing.assert_array_equal(gpx.load(fitted.folder).predict(x).mean, fitted.predict(x).mean)
-    node = OmegaConf.load(tmp_path / "run" / "config.yaml").prior
-    assert node.parameters[name] == {
-        "_target_": "gpx.priors.LogNormal",
-        "median": 0.05,
-        "factor": 1.01,
-    }
-
-
-def test_priors_of_torch_are_taken_where_nothing_is_recorded(arrays):
-    law = torch.distributions.LogNormal(-3.0, 0.01)
-    priors = Priors({"lengthscale": law})
-    fitted = gpx.fit(*arrays, *QUICK, prior=priors, quiet=True, keep=False)
-    assert (fitted.hyperparameters["kernel.lengthscale"] < 0.1).all()
-    with pytest.raises(ConfigError, match=r"parameters.lengthscale is a LogNormal.*keep=False"):
-        gpx.fit(*arrays, *QUICK, prior=priors, quiet=True)
-    with pytest.raises(ConfigError, match=r"prior=LogNormal is not a prior of gpx, such as"):
-        gpx.fit(*arrays, *QUICK, prior=law, quiet=True)
 
 
 def test_a_warning_of_constant_columns_names_no_file_that_the_caller_did_not_give(arrays, caplog):
