@@ -31,6 +31,9 @@ logger = logging.getLogger(__name__)
 MAX_NAMED = 10
 """Constant columns that a warning lists by name."""
 
+MAX_SIZE_RATIO = 10.0
+"""Ratio of standard deviations of targets above which they hardly have one unit."""
+
 MIN_TARGETS = 2
 """Fewest training values of each of several targets: fewer have no standard deviation."""
 
@@ -124,7 +127,7 @@ def load(
 
 def _notes(source: DataSource, table: Table, train: Rows, task: Task, coding: Coding | None) -> str:
     """Notes on the data set, and hints about options of its source that may help."""
-    notes = [table.notes, _missing_targets(table)]
+    notes = [table.notes, _missing_targets(table), _shared_noise(table, train)]
     if getattr(source, "id", "") is None:
         notes.append(row_counter(table.x, table.input_names))
     if coding is not None:
@@ -133,6 +136,22 @@ def _notes(source: DataSource, table: Table, train: Rows, task: Task, coding: Co
     if task == "regression" and plain and getattr(source, "target_transform", "") is None:
         notes.append(skewed_target(table.y[train], table.target_name))
     return "; ".join(filter(None, notes))
+
+
+def _shared_noise(table: Table, train: Rows) -> str:
+    """A hint where one column of noise variances serves targets of very different sizes; or ''."""
+    if table.noise is None or table.noise.ndim > 1 or not table.target_names:
+        return ""
+    with np.errstate(all="ignore"):
+        deviations = np.nanstd(table.y[train], axis=0)
+    sizes = deviations[deviations > 0.0]
+    if not len(sizes) or sizes.max() <= MAX_SIZE_RATIO * sizes.min():
+        return ""
+    return (
+        "noise= is one column of variances for all targets, whose standard deviations are from "
+        f"{sizes.min():.3g} to {sizes.max():.3g}: give a column for each, in the order of the "
+        "targets, if their units differ"
+    )
 
 
 def _missing_targets(table: Table) -> str:

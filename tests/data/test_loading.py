@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -208,3 +209,20 @@ def test_inputs_of_a_category_are_not_said_to_be_constant(tmp_path, caplog):
         data = load(CSVFile(str(tmp_path / "table.csv")), task="regression")
     assert (data.train_x[:, 0] == 1.0).all()  # neither centred nor scaled
     assert "constant" not in caplog.text
+
+
+@pytest.mark.parametrize(("ratio", "hinted"), [(5.0, False), (20.0, True)])
+def test_one_noise_column_for_targets_of_different_sizes_is_noted(
+    tmp_path: Path, ratio: float, hinted: bool
+) -> None:
+    target = Y - Y.mean()
+    columns = np.column_stack([X[:, 0], target, ratio * target[::-1], np.full(60, 0.1)])
+    path = tmp_path / "table.csv"
+    np.savetxt(path, columns, delimiter=",", header="x,low,high,v", comments="")
+    given = {"path": str(path), "target": ["low", "high"], "noise": "v"}
+    assert (
+        "one column of variances for all" in load(CSVFile(**given), task="regression").notes
+    ) == hinted
+    both = np.column_stack([columns, columns[:, -1:]])
+    np.savetxt(path, both, delimiter=",", header="x,low,high,v,w", comments="")
+    assert not load(CSVFile(**given | {"noise": ["v", "w"]}), task="regression").notes
