@@ -130,7 +130,7 @@ def judged(logs: Rows, line: Rows, fine: Rows, plane: Rows, spaces: Rows, draws:
     checks |= _over_rows(plane) if plane else {"E6": None}
     checks["E4: more than 1,000 points an axis"] = None
     checks["E6: more than 4,000 rows or 300 points an axis"] = None
-    checks["E7: four and five inputs (SKI accepts at most three)"] = None
+    checks["E7: four inputs (6 million grid points), five (SKI takes at most four)"] = None
     return checks
 
 

@@ -19,7 +19,9 @@ Placement = Literal["equidistant", "kmeans"]
 
 MARGIN_CELLS = 2
 """Cells between the data and the ends of an axis, so that the cubic stencil stays on the grid."""
-DEFAULT_MAX_POINTS = {1: 10_000, 2: 90_000, 3: 64_000}
+MAX_INPUTS = 4
+"""Largest number of axes: a row has cubic weights on 4 points of each, 256 of four axes."""
+DEFAULT_MAX_POINTS = {1: 10_000, 2: 90_000, 3: 64_000, 4: 65_536}
 """Largest default number of grid points, by the number of inputs."""
 DEFAULT_POINTS_PER_ROW = 2
 """Default number of grid points per data row."""
@@ -257,12 +259,12 @@ def grid_sizes(
         least: fewest points of an axis.
 
     Raises:
-        ConfigError: more than three inputs, a wrong number of axes, a grid too small or too large.
+        ConfigError: more than four inputs, a wrong number of axes, a grid too small or too large.
     """
-    if num_inputs > 3:
+    if num_inputs > MAX_INPUTS:
         raise ConfigError(
             f"a grid over {num_inputs} inputs has more points than any memory: structured "
-            "interpolation takes up to 3 inputs; project them to fewer (projection), add up "
+            "interpolation takes up to 4 inputs; project them to fewer (projection), add up "
             "functions of one input each (additive=True), or use GRIEF or inducing points (SGPR)"
         )
     if sizes is None:

@@ -1,4 +1,4 @@
-"""Structured kernel interpolation (SKI, KISS-GP): very many rows in one to three dimensions."""
+"""Structured kernel interpolation (SKI, KISS-GP): very many rows in one to four dimensions."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from gpx.methods.ski.explained import explained_by_low_rank, explained_by_sample
 from gpx.methods.ski.gathered import Gathered
 from gpx.methods.ski.grid import (
     MARGIN_CELLS,
+    MAX_INPUTS,
     InterpolationGrid,
     Placement,
     grid_sizes,
@@ -40,7 +41,7 @@ from gpx.warned_line import users_line
 Products = Literal["structured", "dense"]
 Variance = Literal["low_rank", "quadratic_form", "diagonal", "stochastic"]
 
-DEFAULT_MAX_RANK = {1: 400, 2: 2000, 3: 2000}
+DEFAULT_MAX_RANK = {1: 400, 2: 2000, 3: 2000, 4: 2000}
 """Default largest rank of the low-rank part, by the number of inputs."""
 DEFAULT_RANK_PER_AXIS = 100
 """Default largest rank per axis of an additive model."""
@@ -66,9 +67,10 @@ class SKI(PlacedGrid, Model):
         kernel: stationary: RBF, Matern, rational quadratic, periodic, and their sums and products;
             it need not factor over the inputs.
         mean, likelihood: the likelihood is Gaussian.
-        num_inputs: d, at most 3; with a projection, the number of its inputs.
+        num_inputs: d, at most 4; with a projection, the number of its inputs.
         grid_size: points of each axis, or one number for all axes; None: from the number of rows
-            (``settle``), up to 10,000, 300 x 300 or 40 x 40 x 40, and 1,500 with grid="kmeans".
+            (``settle``), up to 10,000, 300 x 300, 40 x 40 x 40 or 16 on each of four, and 1,500
+            with grid="kmeans".
         interpolation: "cubic" (4 points per axis), "linear" or "inverse_distance" (both 2).
         grid: "equidistant"; or "kmeans", with points at cluster centres of each column and linear
             weights. Points that are not equidistant have no Toeplitz structure: the kernel must
@@ -88,7 +90,7 @@ class SKI(PlacedGrid, Model):
             of the model's inputs; needs linear weights and a kernel that factors over the inputs.
         additive: a sum over axes of one function each, sum_l k_l(x_l, z_l), where every k_l is a
             copy of ``kernel`` (of one input) with its own hyperparameters; any number of axes.
-        projection: a learned map of the inputs to at most three (additive: any number) inputs of
+        projection: a learned map of the inputs to at most four (additive: any number) inputs of
             the kernel and the grid. None: no projection.
         variance: predictive variances by "low_rank", rank^2 operations per point, exact up to the
             prior variance that C lacks (``variance_missing``); "quadratic_form", k(x, x) -
@@ -102,7 +104,7 @@ class SKI(PlacedGrid, Model):
         memory_budget: of that matrix, as in ``gpx.linalg.budget_in_bytes``; None: all free memory.
 
     Raises:
-        ConfigError: a kernel that is not stationary, another likelihood, more than three inputs, a
+        ConfigError: a kernel that is not stationary, another likelihood, more than four inputs, a
             grid that is too small or too large.
 
     Cost: O(n q^2) once, q = 4^d. Evidence and gradient: conjugate gradient steps of O(m log m + n')
@@ -147,9 +149,9 @@ class SKI(PlacedGrid, Model):
                     f"{num_inputs}"
                 )
             num_inputs = projection.num_outputs
-            if num_inputs > 3 and not additive:
+            if num_inputs > MAX_INPUTS and not additive:
                 raise ConfigError(
-                    f"num_outputs={num_inputs}: a grid has one to three axes; additive=True takes "
+                    f"num_outputs={num_inputs}: a grid has one to four axes; additive=True takes "
                     "any number"
                 )
         self.projection, self.additive = projection, additive

@@ -157,8 +157,8 @@ def test_a_posterior_carries_its_projection():
 def test_invalid_setups_are_refused():
     with pytest.raises(ConfigError, match="num_outputs=0 must be at least 1"):
         LinearProjection(6, 0)
-    with pytest.raises(ConfigError, match="num_outputs=4: a grid has one to three axes; additive"):
-        build(LinearProjection(6, 4))
+    with pytest.raises(ConfigError, match="num_outputs=5: a grid has one to four axes; additive"):
+        build(LinearProjection(6, 5))
     with pytest.raises(ConfigError, match="constraint=loose: expected one of unit"):
         LinearProjection(6, 2, "loose")
     with pytest.raises(ConfigError, match="no projection of 1 inputs has more outputs"):
