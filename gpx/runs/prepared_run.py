@@ -17,6 +17,7 @@ from gpx.calibration import Recalibration
 from gpx.data import Dataset, FrameFolder
 from gpx.errors import ConfigError, class_name
 from gpx.likelihoods import Gaussian
+from gpx.likelihoods.row_noise import RowNoise
 from gpx.linalg import budget_in_bytes, memory_for_all, total_memory
 from gpx.methods.base.model_checks import why_rows_are_refused
 from gpx.methods.base.optimizer import Optimizer
@@ -215,12 +216,7 @@ def prepare(
 
     with explain_categorical_kernel(config):
         model, objective = _model_and_objective(config, data, device, dtype)
-    too_many = objective.fixed_total and objective.total > data.num_train
-    if too_many or 0 < objective.total < data.num_train:
-        raise ConfigError(
-            f"objective.num_data={objective.total} but there are {data.num_train} training rows: "
-            "leave it out, and it is their number"
-        )
+    _require_total(objective, data.num_train)
     if objective.batching == "full" and options.batch_size != TrainerConfig.batch_size:
         console.say(
             f"note: trainer.batch_size={options.batch_size} has no effect: "
@@ -250,12 +246,7 @@ def prepare(
         _settle(model, train[0], config, console)
     optimizer.require_priors(model)  # again, as settling may have added hyperparameters
     if data.train_noise is not None:
-        model.know_noise(data.train_noise.like(train[1]))
-        if not objective.takes_row_noise:
-            refused = why_rows_are_refused(data.train_noise)
-            raise ConfigError(
-                f"objective {class_name(objective)} {refused}, or choose another objective="
-            )
+        _know_noise(model, objective, data.train_noise.like(train[1]))
     held_out = None
     if calibration is not None and kept is not None:
         calibration.to(device)
@@ -318,6 +309,26 @@ def _model_and_objective(
             f"likelihood.num_classes={classes}, or leave it out"
         )
     return model, objective
+
+
+def _require_total(objective: Objective, num_train: int) -> None:
+    """Raise ConfigError for an objective that was given another number of training rows."""
+    too_many = objective.fixed_total and objective.total > num_train
+    if too_many or 0 < objective.total < num_train:
+        raise ConfigError(
+            f"objective.num_data={objective.total} but there are {num_train} training rows: "
+            "leave it out, and it is their number"
+        )
+
+
+def _know_noise(model: Model, objective: Objective, noise: RowNoise) -> None:
+    """Give the model the known noise of its rows; raises ConfigError if a part takes none."""
+    model.know_noise(noise)
+    if not objective.takes_row_noise:
+        raise ConfigError(
+            f"objective {class_name(objective)} {why_rows_are_refused(noise)}, or choose another "
+            "objective="
+        )
 
 
 def _require_certifiable(config: DictConfig, data: Dataset | None = None) -> None:

@@ -97,25 +97,12 @@ def with_kernel_chosen(
             takes, or no kernel with a finite evidence.
     """
     options = _options(config.kernel)
-    for part, name in fixed_parameters(config):
-        if part == "kernel":
-            raise ConfigError(
-                f"fixed=kernel.{name} is of a certain kernel, and kernel=auto chooses the kernel: "
-                "name one, for example kernel=periodic"
-            )
+    _require_free_kernel(config)
     made = with_facts(config, data)
     likelihood: Likelihood = build(made, "likelihood")
     gaussian = isinstance(likelihood, (Gaussian, NoisyOutputs))
     require_outputs(data, likelihood.num_outputs, f"the likelihood {class_name(likelihood)}")
-    why_not = ""
-    if not gaussian and not likelihood.suits_laplace():
-        name = class_name(likelihood)
-        why_not = f"Laplace's approximation takes no {name} likelihood, and bounds are too slow"
-    elif data.num_train < MIN_ROWS:
-        why_not = f"{data.num_train} rows are too few"
-    elif data.derivatives:  # it takes targets for functions that share a kernel
-        why_not = "derivatives are no independent targets"
-    if why_not:
+    if why_not := _why_not_compared(likelihood, gaussian, data):
         made.kernel = kernel_node(DEFAULT, folders)
         made.facts.kernel_choice = (
             f"kernel={DEFAULT}, the default of kernel=auto: {why_not} to compare kernels"
@@ -185,6 +172,28 @@ def with_kernel_chosen(
                 "try data.target_transform=log"
             )
     return made
+
+
+def _require_free_kernel(config: DictConfig) -> None:
+    """Raise ConfigError for a fixed parameter of a kernel that is not chosen yet."""
+    for part, name in fixed_parameters(config):
+        if part == "kernel":
+            raise ConfigError(
+                f"fixed=kernel.{name} is of a certain kernel, and kernel=auto chooses the kernel: "
+                "name one, for example kernel=periodic"
+            )
+
+
+def _why_not_compared(likelihood: Likelihood, gaussian: bool, data: Dataset) -> str:
+    """Why the default kernel is taken without a comparison; empty where there is one."""
+    if not gaussian and not likelihood.suits_laplace():
+        name = class_name(likelihood)
+        return f"Laplace's approximation takes no {name} likelihood, and bounds are too slow"
+    if data.num_train < MIN_ROWS:
+        return f"{data.num_train} rows are too few"
+    if data.derivatives:  # a comparison takes targets for functions that share a kernel
+        return "derivatives are no independent targets"
+    return ""
 
 
 def _lead_of_logarithm(best: Fit, fitter: KernelFitter, data: Dataset, rows: Tensor) -> float:
