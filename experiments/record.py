@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from row_files import locked, replace_text
+from row_files import locked
 
+from gpx.atomic_file import write_atomically
 from gpx.runs.environment import environment_record, source_commit
 
 Rows = list[dict[str, Any]]
@@ -119,7 +120,7 @@ def write(
             _sign(_all_rows(rows), _all_rows(before.get("rows", [])), _machine_text(machine))
             if before.get("rows") == json.loads(json.dumps(rows)):  # no new row
                 content |= {key: before[key] for key in ("machine", "date")}
-            replace_text(path, json.dumps(content, indent=1) + "\n")
+            write_atomically(path, json.dumps(content, indent=1) + "\n")
             results(folder)
     else:
         _sign(_all_rows(rows), [], _machine_text(machine))
@@ -162,7 +163,7 @@ def rewrite_checks(folder: Path, name: str, notes: Sequence[str] | None, checks:
         content["checks"] = checks
         if notes is not None:
             content["notes"] = list(notes)
-        replace_text(path, json.dumps(content, indent=1) + "\n")
+        write_atomically(path, json.dumps(content, indent=1) + "\n")
         results(folder)
     print(_section(content))
 
@@ -212,7 +213,7 @@ def results(folder: Path) -> None:
     text = f"# {TITLES[folder.name]}\n\n"
     text += "Written by the scripts of this folder from their JSON files.\n"
     text += "".join(_section(content) for content in sections)
-    replace_text(folder / "RESULTS.md", text)
+    write_atomically(folder / "RESULTS.md", text)
 
 
 def _section(content: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpx.atomic_file import atomic_file
+from gpx.atomic_file import write_atomically
 
 try:
     import fcntl
@@ -47,12 +47,6 @@ def locked(folder: Path) -> Iterator[None]:
         os.close(handle)  # ends the lock
 
 
-def replace_text(path: Path, text: str) -> None:
-    """Write a whole file; after a stop at any moment there is the old file or the new one."""
-    with atomic_file(path) as file:
-        file.write(text.encode())
-
-
 def merged(rows: Sequence[Row], new: Sequence[Row], key: Key) -> list[Row]:
     """The rows, without those that have the key of a new one, and then the new ones."""
     replaced = set(map(key, new))
@@ -76,5 +70,5 @@ def add_line(path: Path, row: Row, key: Key) -> list[Row]:
     """Add a row to such a file, where it replaces one with the same key; returns all rows."""
     with locked(path.parent):
         rows = merged(read_lines(path), [row], key)
-        replace_text(path, "".join(json.dumps(each) + "\n" for each in rows))
+        write_atomically(path, "".join(json.dumps(each) + "\n" for each in rows))
     return rows

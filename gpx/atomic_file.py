@@ -48,3 +48,9 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
         raise
     finally:
         part.unlink(missing_ok=True)
+
+
+def write_atomically(path: Path, content: str | bytes | memoryview) -> None:
+    """Write a whole file, texts in UTF-8; as ``atomic_file``."""
+    with atomic_file(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)

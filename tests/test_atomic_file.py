@@ -3,7 +3,7 @@ import os
 
 import pytest
 
-from gpx.atomic_file import atomic_file
+from gpx.atomic_file import atomic_file, write_atomically
 
 
 def test_appears_whole_in_a_new_folder(tmp_path):
@@ -60,3 +60,11 @@ def test_the_umask_decides_who_can_read_a_file(tmp_path, umask):
         os.umask(before)
     modes = [(tmp_path / name).stat().st_mode for name in ("ours", "plain")]
     assert modes[0] == modes[1]
+
+
+@pytest.mark.parametrize("content", ["a\nb\u00e4", b"\x00\xff", memoryview(b"view")])
+def test_whole_contents_are_written_as_they_are(content, tmp_path):
+    write_atomically(tmp_path / "file", content)
+    want = content.encode() if isinstance(content, str) else bytes(content)
+    assert (tmp_path / "file").read_bytes() == want
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

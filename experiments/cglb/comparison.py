@@ -32,8 +32,9 @@ import torch
 from gpx_runs import QUIET, ROOT, Finished, train_in
 from omegaconf import DictConfig
 from record import Checks, argument_parser, origin, tally, verdict
-from row_files import locked, merged, replace_text
+from row_files import locked, merged
 
+from gpx.atomic_file import write_atomically
 from gpx.data import load as load_data
 from gpx.models import ExactGP
 from gpx.objectives import ExactMLL
@@ -407,8 +408,8 @@ def main() -> None:
         with locked(HERE):
             kept = json.loads(ROWS.read_text()) if ROWS.exists() else []
             rows[:] = merged(kept, [row], same)
-            replace_text(ROWS, json.dumps(rows, indent=1) + "\n")
-            replace_text(HERE / "RESULTS.md", table(rows))
+            write_atomically(ROWS, json.dumps(rows, indent=1) + "\n")
+            write_atomically(HERE / "RESULTS.md", table(rows))
 
     inducing = options.inducing or ([64, 256] if options.quick else [1024])
     steps = options.steps or (300 if options.quick else 2000)
@@ -423,7 +424,7 @@ def main() -> None:
             add(folder)
     if not rows:
         sys.exit("error: no rows yet")
-    replace_text(HERE / "RESULTS.md", table(rows))
+    write_atomically(HERE / "RESULTS.md", table(rows))
     print(table(rows))
 
 

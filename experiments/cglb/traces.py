@@ -26,7 +26,7 @@ import matplotlib
 import torch
 from protocol import exact_at_ones, small_set, sparse_at_ones
 from record import COMMIT, argument_parser
-from row_files import locked, merged, replace_text
+from row_files import locked, merged
 
 from gpx.linalg import UnconvergedWarning
 from gpx.models import CGLB, AuxiliarySolver
@@ -35,6 +35,8 @@ from gpx.training.lbfgsb import LBFGSB
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+
+from gpx.atomic_file import write_atomically
 
 HERE = Path(__file__).resolve().parent
 TRACES = HERE / "traces.json"
@@ -203,7 +205,7 @@ def main() -> None:
     }
     with locked(HERE):
         records = sorted(merged(read(), [record], key_of), key=key_of)
-        replace_text(TRACES, json.dumps(records, indent=1) + "\n")
+        write_atomically(TRACES, json.dumps(records, indent=1) + "\n")
         draw(records)
     print(json.dumps(record["summary"], indent=1))
 

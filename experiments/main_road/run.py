@@ -19,7 +19,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from gpx_runs import ROOT, Finished, train_in
 from record import words
-from row_files import locked, replace_text
+from row_files import locked
+
+from gpx.atomic_file import write_atomically
 
 HERE = Path(__file__).resolve().parent
 ROWS = HERE / "rows.json"
@@ -124,8 +126,8 @@ def main() -> None:
         rows = {name: rows[name] for name in COMMANDS if name in rows}
         if not rows:
             sys.exit("error: no rows yet")
-        replace_text(ROWS, json.dumps(rows, indent=1) + "\n")
-        replace_text(HERE / "RESULTS.md", table(rows))
+        write_atomically(ROWS, json.dumps(rows, indent=1) + "\n")
+        write_atomically(HERE / "RESULTS.md", table(rows))
     print(table(rows))
 
 

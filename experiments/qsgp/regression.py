@@ -35,9 +35,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 from omegaconf import OmegaConf
 from record import NOT_RECORDED, Checks, argument_parser, tally, write
-from row_files import locked, replace_text
+from row_files import locked
 from scipy.spatial import cKDTree
 
+from gpx.atomic_file import write_atomically
 from gpx.data.sets.uci import UCI
 from gpx.errors import DataError
 
@@ -350,7 +351,7 @@ def main() -> None:
         with locked(HERE):  # other processes may have added runs
             runs.update(json.loads(RUNS.read_text()) if RUNS.exists() else {})
             runs[name] = row
-            replace_text(RUNS, json.dumps(runs, indent=1) + "\n")
+            write_atomically(RUNS, json.dumps(runs, indent=1) + "\n")
 
     for folder in arguments.folders or []:
         basis = "inducing" if "Inducing" in (folder / "config.yaml").read_text() else "fourier"

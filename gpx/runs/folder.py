@@ -15,7 +15,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from gpx.atomic_file import atomic_file
+from gpx.atomic_file import atomic_file, write_atomically
 from gpx.data.folders import MASK_CHECKSUM
 from gpx.errors import CheckpointError, ConfigError
 from gpx.options.old import current
@@ -132,7 +132,7 @@ class RunFolder:
 
     def write_config(self, config: DictConfig) -> None:
         """Write the resolved config."""
-        _write_atomically(self.config, OmegaConf.to_yaml(config, resolve=True))
+        write_atomically(self.config, OmegaConf.to_yaml(config, resolve=True))
 
     def events(self) -> Path:
         """The folder of TensorBoard events; raises CheckpointError if it is a link."""
@@ -159,11 +159,11 @@ class RunFolder:
 
     def write_json(self, path: Path, content: dict[str, Any]) -> None:
         """Write a JSON file; NaN and infinities, which JSON does not have, become null."""
-        _write_atomically(path, json.dumps(_plain(content), indent=2, allow_nan=False) + "\n")
+        write_atomically(path, json.dumps(_plain(content), indent=2, allow_nan=False) + "\n")
 
     def write_text(self, path: Path, text: str) -> None:
         """Write a text file atomically."""
-        _write_atomically(path, text)
+        write_atomically(path, text)
 
     def add_environment(self, record: dict[str, Any]) -> None:
         """Write environment.json; the records of resumed sessions are appended to ``resumed``."""
@@ -211,11 +211,6 @@ class RunFolder:
             f"({', '.join(dict.fromkeys(name for name, _ in changed))}); "
             "restore them, or start a new run"
         )
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    with atomic_file(path) as file:
-        file.write(text.encode())
 
 
 def _plain(value: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig
 
-from gpx.atomic_file import atomic_file
+from gpx.atomic_file import write_atomically
 from gpx.bounds import move_within_bounds, remember_bounds
 from gpx.data import Dataset
 from gpx.errors import CheckpointError, ConfigError, WriteError
@@ -165,8 +165,7 @@ def _run_in_folder(state: PreparedRun) -> dict[str, Any]:
                 trained = _train(state)
             except CheckpointError:  # it does not fit the options, and no step was made with them
                 for path, content in before.items():
-                    with atomic_file(path) as file:
-                        file.write(content)
+                    write_atomically(path, content)
                 raise
             with work_shared(ALONE):
                 return finish(state, trained)

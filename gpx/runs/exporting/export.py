@@ -10,7 +10,7 @@ from typing import Literal, get_args, overload
 
 import torch
 
-from gpx.atomic_file import atomic_file
+from gpx.atomic_file import write_atomically
 from gpx.errors import ConfigError
 from gpx.runs.exporting.int4 import Int4Predictor, int4_predictor
 from gpx.runs.exporting.onnx_program import onnx_program
@@ -143,18 +143,15 @@ def export(
             # torch warns of tensors that are part of a larger array, which is then written
             warnings.filterwarnings("ignore", message="No complete tensor found")
             torch.export.save(program, content)
-        with atomic_file(path) as file:
-            file.write(content.getbuffer())
+        write_atomically(path, content.getbuffer())
         return program
     if format == "onnx":
         written = onnx_program(predictor)
-        with atomic_file(path) as file:
-            file.write(written.model_proto.SerializeToString())
+        write_atomically(path, written.model_proto.SerializeToString())
         return written
     found = int4_predictor(predictor, samples=samples, seed=seed)
     found.save(path.with_suffix(".npz"))
-    with atomic_file(path) as file:
-        file.write(found.c_source().encode())
+    write_atomically(path, found.c_source())
     return found
 
 

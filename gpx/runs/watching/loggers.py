@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gpx.atomic_file import atomic_file
+from gpx.atomic_file import write_atomically
 from gpx.errors import ConfigError
 from gpx.methods.base.model import Model
 from gpx.training.progress import Monitor, Progress
@@ -225,8 +225,7 @@ def open_logger(name: str, folder: Path) -> Logger:
             f"trainer.loggers={name} cannot report this run: {_reason(error)}"
         ) from error
     if service.identity != identity:
-        with atomic_file(file) as written:
-            written.write(json.dumps(kept | {name: service.identity}).encode())
+        write_atomically(file, json.dumps(kept | {name: service.identity}))
     return UntilItFails(name, service)
 
 
