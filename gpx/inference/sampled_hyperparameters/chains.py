@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -81,7 +80,7 @@ class HamiltonianChains(SeveralChains[SampledHyperparameters]):
         self.sampler: Hamiltonian | None = None
         self.history: list[Tensor] = []
         self.trace: list[Tensor] = []
-        self.saved: dict[str, Any] = {}
+        self.saved = {}
         self.accepted = 0.0
 
     def require_fit(
@@ -283,8 +282,3 @@ class HamiltonianChains(SeveralChains[SampledHyperparameters]):
             "accepted": self.accepted,
             **self.schedule_state(),
         }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore ``state_dict``; before ``bind``."""
-        self.saved, self.restored = dict(state), True
-        self.load_schedule(state)

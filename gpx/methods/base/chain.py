@@ -25,12 +25,14 @@ class Chain(OwnSteps[ModelT]):
         cut: whether burn-in was shortened, which changes ``burn_in`` and ``thin``.
         most_samples: number of samples at which every second one is dropped; twice what was asked
             for. A chain whose thinning was reduced, and that then goes on, would exceed it.
+        saved: state of a run that is resumed; empty if there is none.
     """
 
     burn_in: int
     iterations: int
     thin: int
     asked: int
+    saved: dict[str, Any]
     cut = False
     most_samples: float = math.inf
 
@@ -56,8 +58,9 @@ class Chain(OwnSteps[ModelT]):
         """Burn-in and thinning if they were shortened; part of ``state_dict``."""
         return {"schedule": (self.burn_in, self.thin)} if self.cut else {}
 
-    def load_schedule(self, state: Mapping[str, Any]) -> None:
-        """Restore ``schedule_state``."""
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Keep ``state_dict`` for ``bind``, and restore ``schedule_state``."""
+        self.saved, self.restored = dict(state), True
         if "schedule" in state:
             self.burn_in, self.thin = state["schedule"]
             self.cut = True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any, get_args
 
 import torch
@@ -82,7 +81,7 @@ class EllipticalSlice(SeveralChains[SampledGP]):
         check_one_of(get_args(Around), around=around)
         self.updates = updates
         self.around: Around = around
-        self.saved: dict[str, Any] = {}
+        self.saved = {}
         self.trace: list[Tensor] = []
         self.history: list[Tensor] = []
         self.evaluations = {"latents": 0, "hyperparameters": 0}
@@ -352,8 +351,3 @@ class EllipticalSlice(SeveralChains[SampledGP]):
             "evaluations": self.evaluations,
             **self.schedule_state(),
         }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore ``state_dict``; before ``bind``."""
-        self.saved, self.restored = dict(state), True
-        self.load_schedule(state)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -77,7 +76,7 @@ class MALA(Chain[Reweighted]):
         self.iterations = iterations
         self.thin = thin
         self.chain: Langevin | None = None
-        self.saved: dict[str, Any] = {}
+        self.saved = {}
         self.accepted = 0
         self.trace: list[float] = []
         self.latest: JointDensity | None = None
@@ -295,11 +294,6 @@ class MALA(Chain[Reweighted]):
             "trace": torch.tensor(self.trace, dtype=torch.float64),
             **self.schedule_state(),
         }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore ``state_dict``; before ``bind``."""
-        self.saved, self.restored = dict(state), True
-        self.load_schedule(state)
 
 
 @torch.no_grad()
