@@ -63,7 +63,7 @@ class LocalSystem(NamedTuple):
     Attributes:
         weights (g, h, q): E[f | values] = weights^T values; zero for absent points.
         rest (g, q): variance of f given the values, not negative.
-        inner (g, h, h): covariances of the values, without their noise.
+        inner (g, h, h): covariances of the values, for gradients: with their noise if it has one.
         factor (g, h, h): lower Cholesky factors of the covariances with the noise; no gradient.
     """
 
@@ -99,7 +99,7 @@ def local_system(
     Args:
         kernel: covariance function; gradients reach its parameters and both inputs.
         points (g, h, d), queries (g, q, d).
-        noise () or (g, h): variance added to every value, noise or jitter; without gradient.
+        noise () or (g, h): variance added to every value, noise or jitter; gradients reach it.
         there (g, h): False for absent points of smaller groups; None: all are present.
         out (g, h, h): receives the factors; None: a new tensor.
         hint: one more thing to try if a factorisation fails, for the error message.
@@ -117,6 +117,8 @@ def local_system(
         inner = batched_covariances(kernel, points)
         cross = batched_covariances(kernel, points, queries)
     factor = noisy_factor(inner.detach(), noise.detach(), there, out, hint=hint)
+    if noise.requires_grad:  # with that of the covariances, of which it is part
+        inner = inner + torch.diag_embed(noise.expand(points.shape[:2]))
     if there is not None:
         cross = cross * there.unsqueeze(2)
     prior = kernel.diagonal(queries.reshape(-1, d)).view(g, queries.shape[1])

@@ -31,7 +31,6 @@ def by_distance(kernel: Kernel, nearness: Nearness) -> bool:
     return nearness == "euclidean" or (falls and nearness != "random")
 
 
-@torch.no_grad()
 def mean_variance(kernel: Kernel, z: Tensor) -> Tensor:
     """Prior variance () of f, to which jitter is relative, for inducing points z (M, d).
 

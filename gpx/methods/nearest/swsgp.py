@@ -77,7 +77,7 @@ class SWSGP(LocalValues):
             on these data. Otherwise start at the prior: a full S at K_zz, a diagonal one as close
             as it can be.
         selector: initial inducing points; None: k-means up to 2,048 points, above that random rows.
-        jitter: added to K_I, relative to the kernel's variance; gradients take it as constant.
+        jitter: added to K_I, relative to the kernel's variance.
 
     Raises:
         ConfigError: sizes below one or not whole, H above M, or an unknown option.

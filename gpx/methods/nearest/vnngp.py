@@ -71,7 +71,7 @@ class VNNGP(LocalValues):
         warm_start: start at the optimal q(u) of those likelihoods; otherwise start at zero mean
             and the deviations closest to the prior.
         refit: with them, predict with the optimal q(u) at the trained hyperparameters.
-        jitter: variance added to u, relative to the kernel's; gradients take it as constant.
+        jitter: variance added to u, relative to the kernel's.
 
     Attributes:
         inducing (m, d), near (m, k): distinct inputs, and the indices of their preceding

@@ -49,7 +49,7 @@ def anywhere(made, seed=2):
 def prior_precision(made, x):
     """(I - B)^T F^{-1} (I - B), from the conditionals of a dense covariance matrix."""
     eye = torch.eye(len(x)).double()
-    joint = made.kernel.evaluate(x) + JITTER * 1.4 * eye
+    joint = made.kernel.evaluate(x) + JITTER * made.kernel.outputscale * eye
     rows, rest = eye.clone(), []
     for j, near in enumerate(made.near):
         near = near[near >= 0]
@@ -81,6 +81,24 @@ def test_the_bound_is_that_of_the_dense_prior():
         torch.testing.assert_close(
             ours.to_dense() if ours.is_sparse else ours, theirs, rtol=1e-5, atol=1e-6
         )
+
+
+def test_the_jitter_of_smooth_functions_moves_the_bound_with_their_variance():
+    """It is what is left of most values given their neighbours, and relative to that variance."""
+    x, y = data()
+    made = anywhere(model(x, y))
+    made.kernel = RBF(2, lengthscale=3.0, outputscale=1.4).double()
+
+    def bound(scale):
+        made.kernel.outputscale = scale
+        return VNNGPELBO(NUM).evidence(made, x, y).value
+
+    raw = made.kernel.parametrizations.outputscale.original
+    (found,) = torch.autograd.grad(bound(1.4), raw)
+    slope = (bound(1.4 + 1e-5) - bound(1.4 - 1e-5)).detach() / 2e-5
+    made.kernel.outputscale = 1.4
+    (by_raw,) = torch.autograd.grad(made.kernel.outputscale, raw)
+    torch.testing.assert_close(found, slope * by_raw, rtol=1e-4, atol=0.0)
 
 
 def repeated():
