@@ -19,8 +19,8 @@ from gpx.commands.predict import main as predict
 from gpx.errors import CheckpointError, ConfigError
 from gpx.options.composition import composed
 from gpx.runs import RunFolder, resume, run
+from gpx.training import resumable_search
 from gpx.training.checkpoint import load_checkpoint
-from gpx.training.lbfgsb import LBFGSB
 
 QUICK = ("data=toy1d", "approx=sgpr", "approx.num_inducing=8", "init=constants")
 QUICK += ("trainer.max_steps=4", "trainer.baselines=false", "trainer.tensorboard=false")
@@ -398,13 +398,13 @@ def test_finished_training_is_evaluated_again_and_goes_no_further(tmp_path, caps
 
 def evaluations_of(monkeypatch, call):
     """What ``call`` returns, and how often it evaluated the evidence and its gradient."""
-    counted, evaluate = [], LBFGSB._evaluate
+    counted, computed = [], resumable_search._Path._computed
 
-    def count(*arguments, **options):
+    def count(path):
         counted.append(1)
-        return evaluate(*arguments, **options)
+        return computed(path)
 
-    monkeypatch.setattr(LBFGSB, "_evaluate", staticmethod(count))
+    monkeypatch.setattr(resumable_search._Path, "_computed", count)
     return call(), len(counted)
 
 
