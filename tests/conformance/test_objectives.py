@@ -9,7 +9,8 @@ import torch
 from public_classes import public_classes
 
 from gpx import objectives
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, NotAvailable
+from gpx.means import Linear
 from gpx.methods.base.objective import Kind
 
 NAMES = sorted(public_models.OBJECTIVES)
@@ -109,6 +110,32 @@ def test_every_hyperparameter_that_can_move_has_a_gradient(name):
     assert len(moved) >= expected.get(name, len(kernel))
     for parameter in model.parameters():
         assert parameter.grad is None or torch.isfinite(parameter.grad.to_dense()).all()
+
+
+ROUGH = {"BarelyBiasedMLL", "IterativeMLL", "SKIEvidence"}
+"""Those whose value jumps where x moves: by other greedy points, cells or steps of a solve."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_gradient_by_the_inputs_is_whole_or_refused(name):
+    """A part of one, that of the mean function alone, would train a network below wrongly."""
+    model, objective, x, y = problem(name)
+    if hasattr(model, "mean") and not name.startswith(("Inducing", "Quadruply", "Site", "Weight")):
+        model.mean = Linear(public_models.INPUTS).double()
+        torch.nn.init.constant_(model.mean.weight, 0.3)
+    at = x.clone().requires_grad_()
+    if not objective.gradient_of_inputs:
+        with pytest.raises(NotAvailable, match=f"{name}: its evidence carries no gradient"):
+            evidence_of(model, objective, at, y)
+        assert evidence_of(model, objective, at.detach(), y).value.isfinite()
+        return
+    (found,) = torch.autograd.grad(evidence_of(model, objective, at, y).value, at)
+    step = 1e-6 * torch.randn(x.shape, generator=draws()).double()
+    if name not in ROUGH:
+        with torch.no_grad():
+            ends = [evidence_of(model, objective, x + s * step, y).value for s in (1.0, -1.0)]
+        difference = 0.5 * (ends[0] - ends[1])
+        torch.testing.assert_close((found * step).sum(), difference, rtol=1e-3, atol=1e-8)
 
 
 @pytest.mark.parametrize("name", NAMES)

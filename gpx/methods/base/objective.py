@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gpx.constructed import Constructed
 from gpx.data_sized import DataSized
-from gpx.errors import ConfigError, class_name
+from gpx.errors import ConfigError, NotAvailable, class_name
 from gpx.lazy_rows import LazyRows
 from gpx.likelihoods.base import Likelihood
 from gpx.linalg.report import CholeskyReport, SolveReport
@@ -77,6 +77,12 @@ def _check_evidence(
     objective: Objective[Any], model: Any, x: Tensor, y: Tensor, **known: Any
 ) -> None:
     _check_data(objective, model, x, y, **known)
+    wanted = isinstance(x, Tensor) and x.requires_grad and torch.is_grad_enabled()
+    if wanted and not objective.gradient_of_inputs:
+        raise NotAvailable(
+            f"{class_name(objective)}: its evidence carries no gradient with respect to x, or only "
+            "a part of one; give x.detach(), or take ExactMLL(), CollapsedELBO() or SVGPELBO()"
+        )
     if isinstance(model, Model):
         check_placed(model, x)  # last, as no start mends what the others refuse
     if objective.total and len(x) > objective.total:
@@ -120,6 +126,10 @@ class Objective(DataSized, Constructed, Generic[ModelT], ABC):
     takes_row_noise: ClassVar[bool] = False
     """Whether it uses known noise variances or weights of rows (``Model.know_noise``); mini-batch
     objectives find them in the batch (``evidence_of``)."""
+
+    gradient_of_inputs: ClassVar[bool] = True
+    """Whether the evidence carries its whole gradient with respect to x, as inputs that a network
+    makes need. False: x that requires a gradient is refused."""
 
     total: int = 0
     """n, in mini-batch objectives; 0: the rows of x, until a run sets it."""

@@ -51,6 +51,7 @@ class DirectELBO(Objective[DiscreteWeights]):
     Source: Evans thesis, theorem 7.1.
     """
 
+    gradient_of_inputs = False
     batching = "full"
     kind = "lower_bound"
     models = (DiscreteWeights,)

@@ -43,6 +43,7 @@ class DirectLogisticBound(Objective[LogisticWeights]):
     Source: Evans thesis, theorem 7.2.
     """
 
+    gradient_of_inputs = False
     batching = "minibatch"
     kind = "unbiased"
     models = (LogisticWeights,)

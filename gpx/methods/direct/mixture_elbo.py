@@ -50,6 +50,8 @@ class SummedRows(Protocol):
 class MixtureBound(Objective[MixtureWeights]):
     """A bound of ``DirectMixture``; it covers all rows in every evaluation."""
 
+    gradient_of_inputs = False
+
     @torch.no_grad()
     def full_evidence(
         self,

@@ -35,6 +35,7 @@ class DirectNetworkELBO(Objective[NetworkWeights]):
     Source: Evans thesis, appendix E.
     """
 
+    gradient_of_inputs = False
     batching = "full"
     kind = "lower_bound"
     models = (NetworkWeights,)

@@ -188,6 +188,7 @@ class EigenfunctionEvidence(Objective[EigenfunctionModel]):
     Cost and source: ``eigenfunction_evidence``.
     """
 
+    gradient_of_inputs = False
     batching = "full"
     kind = "estimate"
     models = (EigenfunctionModel,)

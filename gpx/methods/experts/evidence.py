@@ -149,6 +149,7 @@ class ExpertsMLL(Objective[HasExperts]):
     Source: Deisenroth and Ng 2015, section 3.1.
     """
 
+    gradient_of_inputs = False
     batching = "full"
     kind = "estimate"
     models = (HasExperts,)

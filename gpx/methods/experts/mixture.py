@@ -181,6 +181,7 @@ class HardCutEvidence(Objective[HasGates]):
     of the inputs, so that it cannot be compared with the evidence of a regression model.
     """
 
+    gradient_of_inputs = False
     batching = "full"
     kind = "lower_bound"
     models = (HasGates,)

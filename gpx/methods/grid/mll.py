@@ -74,6 +74,7 @@ class GridObjective(Objective[GridModel]):
         probes: number of probes of stochastic routes.
     """
 
+    gradient_of_inputs = False
     batching = "full"
     kind = "estimate"
     models = (GridModel,)

@@ -34,6 +34,7 @@ class IndependentMLL(Objective[SeparateTargets]):
     Exactness: exact. Cost: ``target_evidences``.
     """
 
+    gradient_of_inputs = False
     batching = "full"
     kind = "exact"
     takes_missing_targets = True

@@ -52,6 +52,7 @@ class VNNGPELBO(StepCount, Objective[ByRows]):
     Source: Wu, Pleiss and Cunningham 2022, section 3.
     """
 
+    gradient_of_inputs = False
     batching = "minibatch"
     fixed_total = True
     kind: ClassVar[Kind] = "estimate"

@@ -104,6 +104,7 @@ class ReweightedEvidence(Objective[Reweighting]):
     Cost: ``joint_density``.
     """
 
+    gradient_of_inputs = False
     batching = "full"
     kind = "estimate"
     models = (Reweighting,)

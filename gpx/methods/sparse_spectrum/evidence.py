@@ -177,6 +177,7 @@ class SparseSpectrumEvidence(Objective[SpectralModel]):
     Cost and source: ``spectral_evidence``.
     """
 
+    gradient_of_inputs = False
     batching = "full"
     fixed_shapes = True
     kind: ClassVar[Kind] = "exact"

@@ -88,6 +88,7 @@ class InducingELBO(StepCount, Objective[InducingWeights]):
     Source: QSGP paper theorem 1 (general form), control variates, inducing-point experiments.
     """
 
+    gradient_of_inputs = False
     batching: ClassVar[Batching] = "minibatch"
     fixed_total: ClassVar[bool] = True
     kind: ClassVar[Kind] = "unbiased"
