@@ -176,6 +176,17 @@ def check_not_negative(*, finite: bool = False, **numbers: float | None) -> None
             raise ConfigError(f"{name}={number} must not be negative{' or infinite' * finite}")
 
 
+def check_share(**numbers: float | None) -> None:
+    """Raise ConfigError for the first number that is not above 0 and below 1; None is accepted.
+
+    Args:
+        numbers: values by the names of their arguments.
+    """
+    for name, number in numbers.items():
+        if number is not None and not 0.0 < number < 1.0:
+            raise ConfigError(f"{name}={number} must be between 0 and 1")
+
+
 def check_jitter(**jitters: float | None) -> None:
     """Raise ConfigError for a jitter that is not from 0 on and below 1, or NaN; None is accepted.
 

@@ -3,7 +3,13 @@
 import pytest
 
 from gpx.errors import ConfigError
-from gpx.tensor_checks import check_jitter, check_one_of, check_positive
+from gpx.tensor_checks import (
+    check_jitter,
+    check_not_negative,
+    check_one_of,
+    check_positive,
+    check_share,
+)
 
 
 def test_a_known_word_passes_and_another_is_refused_with_the_known_ones():
@@ -40,3 +46,18 @@ def test_a_jitter_below_one_passes_and_a_mistyped_exponent_is_refused():
     for jitter in (1e6, 1.0, float("nan"), -1e-6):
         with pytest.raises(ConfigError, match=r"^jitter="):
             check_jitter(jitter=jitter)
+
+
+@pytest.mark.parametrize("number", [0.0, 1.0, -0.5, float("nan")])
+def test_a_share_is_strictly_between_0_and_1(number):
+    check_share(level=0.95, least=None)
+    with pytest.raises(ConfigError, match=rf"^level={number} must be between 0 and 1$"):
+        check_share(least=0.5, level=number)
+
+
+def test_what_must_not_be_negative_may_be_infinite_unless_it_is_to_be_finite():
+    check_not_negative(budget=float("inf"), ftol=0.0)
+    with pytest.raises(ConfigError, match=r"^ftol=inf must not be negative or infinite$"):
+        check_not_negative(finite=True, gtol=0.0, ftol=float("inf"))
+    with pytest.raises(ConfigError, match=r"^ftol=nan must not be negative$"):
+        check_not_negative(ftol=float("nan"))

@@ -18,6 +18,7 @@ from torch.distributions import (
 from gpx.calibration.base import Recalibration, minimise_log_parameter, require_rows
 from gpx.errors import ConfigError, DataError
 from gpx.likelihoods.quantiles import RowsReplaced, central_interval
+from gpx.tensor_checks import check_share
 
 MIN_FACTOR = math.exp(-10.0)
 """Smallest factor, reached if held-out rows are predicted without error."""
@@ -115,8 +116,7 @@ class Conformal(Spread):
 
     def __init__(self, level: float = 0.95, fraction: float = 0.1) -> None:
         super().__init__(fraction)
-        if not 0.0 < level < 1.0:
-            raise ConfigError(f"level={level} of an interval must be between 0 and 1")
+        check_share(level=level)
         self.level = level
 
     def best_factor(self, predictive: Distribution, y: Tensor) -> Tensor | float:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError
+from gpx.tensor_checks import check_share
 
 NEWTON_STEPS = 60
 """Steps of Newton's method, enough for machine precision for divergences from 1e-16 to 1e6."""
@@ -139,8 +139,7 @@ def credible_intervals(
 
     Source: Burt thesis, section 2.4.3, with the noise inside the root.
     """
-    if not 0.0 < level < 1.0:
-        raise ConfigError(f"level is a probability between 0 and 1, got {level}")
+    check_share(level=level)
     z = float(torch.special.ndtri(torch.tensor(0.5 + 0.5 * level, dtype=torch.float64)))
     wide, narrow = (
         z * (v + noise).sqrt() for v in (moments.variance_upper, moments.variance_lower)

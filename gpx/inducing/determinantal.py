@@ -8,12 +8,11 @@ import math
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError
 from gpx.inducing.base import Selection, Selector
 from gpx.inducing.conditional_variance import GreedyConditionalVariance
 from gpx.kernels.base import Kernel
 from gpx.linalg import cholesky
-from gpx.tensor_checks import check_at_least
+from gpx.tensor_checks import check_at_least, check_share
 
 JITTER = 1e-12
 """Added to the kernel's diagonal, relative to its mean, so that K_zz is invertible. Sets with
@@ -190,8 +189,7 @@ class Determinantal(Selector):
 
     def __init__(self, steps: int = 10_000, accuracy: float | None = None) -> None:
         check_at_least(0, steps=steps)
-        if accuracy is not None and not 0.0 < accuracy < 1.0:
-            raise ConfigError(f"accuracy={accuracy} must be between 0 and 1")
+        check_share(accuracy=accuracy)
         self.steps = steps
         self.accuracy = accuracy
 

@@ -27,7 +27,7 @@ from gpx.options.build import target_of
 from gpx.options.names import with_option_names
 from gpx.runs.folder import RunFolder
 from gpx.runs.predictor import Predictor
-from gpx.tensor_checks import own_number
+from gpx.tensor_checks import check_share, own_number
 
 NUM_POINTS = 50
 """Test points certified if the user names none."""
@@ -58,10 +58,7 @@ class CertifyOptions:
 
     def __post_init__(self) -> None:
         """Check ranges."""
-        if not 0.0 < self.level < 1.0:
-            raise ConfigError(f"level={self.level}: expected a probability between 0 and 1")
-        if self.least is not None and not 0.0 < self.least < 1.0:
-            raise ConfigError(f"probability={self.least}: expected a probability between 0 and 1")
+        check_share(level=self.level, probability=self.least)
         if self.least is not None and self.threshold is None:
             raise ConfigError("probability= asks about P(target >= threshold): set threshold= too")
 

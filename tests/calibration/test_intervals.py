@@ -143,7 +143,7 @@ def test_what_cannot_be_calibrated():
     Conformal().fit(*problem(19))
     with pytest.raises(DataError, match="no held-out rows"):
         Variance().fit(*problem(0))
-    with pytest.raises(ConfigError, match=r"level=1\.0 of an interval"):
+    with pytest.raises(ConfigError, match=r"level=1\.0 must be between 0 and 1"):
         Conformal(1.0)
     two = Normal(torch.zeros(3, 2), torch.ones(3, 2))
     for law in (two, Independent(two, 1)):

@@ -17,6 +17,7 @@ from gpx.likelihoods.gaussian import Gaussian, NoisyOutputs
 from gpx.linalg import SolveReport, with_gradient
 from gpx.methods.base.objective import Evidence, Facts, Objective
 from gpx.methods.classification.model import DenseModel, kernel_matrix
+from gpx.tensor_checks import check_share
 
 Gradients = tuple[list[Tensor], list[Tensor]]
 """Tensors, and the gradient by each of them."""
@@ -97,8 +98,7 @@ class DenseEvidence(Objective[DenseModel]):
 
     def __init__(self, tolerance: float) -> None:
         super().__init__()
-        if not 0.0 < tolerance < 1.0:
-            raise ConfigError(f"tolerance={tolerance}: expected a number between 0 and 1")
+        check_share(tolerance=tolerance)
         self.tolerance = tolerance
         self.register_data_sized()
 

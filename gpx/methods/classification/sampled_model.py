@@ -16,7 +16,7 @@ from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Evidence, Objective
 from gpx.methods.classification.model import require_arrays, require_targets
 from gpx.methods.classification.sampled_posterior import SampledPosterior, prior_factor
-from gpx.tensor_checks import check_not_negative
+from gpx.tensor_checks import check_not_negative, check_share
 
 
 class SampledGP(Model):
@@ -60,8 +60,7 @@ class SampledGP(Model):
     ) -> None:
         super().__init__()
         check_not_negative(prior_deviation=prior_deviation)
-        if not 0.0 < jitter < 1.0:
-            raise ConfigError(f"jitter={jitter} must be between 0 and 1")
+        check_share(jitter=jitter)
         self.kernel = kernel
         self.mean = mean
         self.likelihood = likelihood

@@ -35,7 +35,7 @@ from gpx.methods.ski.placed_grid import PlacedGrid
 from gpx.methods.ski.posterior import SKIPosterior
 from gpx.methods.ski.projection import Projection
 from gpx.methods.ski.system import NEGLIGIBLE_TRACE, SKISystem, evidence_trace
-from gpx.tensor_checks import check_at_least, check_num_inputs, check_one_of
+from gpx.tensor_checks import check_at_least, check_num_inputs, check_one_of, check_share
 from gpx.warned_line import users_line
 
 Products = Literal["structured", "dense"]
@@ -189,8 +189,7 @@ class SKI(PlacedGrid, Model):
         check_at_least(
             1, rank=rank, max_iterations=max_iterations, variance_samples=variance_samples
         )
-        if not 0.0 < tolerance < 1.0:
-            raise ConfigError(f"tolerance={tolerance} must be between 0 and 1")
+        check_share(tolerance=tolerance)
         if additive and (grid != "equidistant" or points is not None):
             raise ConfigError("additive=True needs equidistant grids; leave grid and points out")
         if additive and variance in ("diagonal", "stochastic"):
