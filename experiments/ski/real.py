@@ -101,7 +101,7 @@ METHODS: dict[str, tuple[str, ...]] = {
         *OPTIONS,
         "projection=unit",
         "approx.projection.num_outputs=4",
-        "approx.grid_size=16",
+        "approx.grid_size=24",
     ),
     "ski unit 1": (
         *OPTIONS,
@@ -424,7 +424,7 @@ def table() -> None:
     notes = [
         "Squared exponential kernel with one lengthscale per grid axis (SKI) or per input (the "
         "others). SKI: lengthscales start at 3, the rows of the projection at seeded normal draws; "
-        "grid 200 x 200 (40 x 40 x 40 with three axes, 16 on each of four); log|A| by Lanczos "
+        "grid 200 x 200 (40 x 40 x 40 with three axes, 24 on each of four); log|A| by Lanczos "
         "quadrature, or where stated by Whittle's circulant with 3 wraps and the missing term. "
         "FITC and SGPR start from "
         f"an exact GP on 1,000 rows and have {INDUCING} inducing points unless another number is "

@@ -21,10 +21,11 @@ MARGIN_CELLS = 2
 """Cells between the data and the ends of an axis, so that the cubic stencil stays on the grid."""
 MAX_INPUTS = 4
 """Largest number of axes: a row has cubic weights on 4 points of each, 256 of four axes."""
-DEFAULT_MAX_POINTS = {1: 10_000, 2: 90_000, 3: 64_000, 4: 65_536}
+DEFAULT_MAX_POINTS = {1: 10_000, 2: 90_000, 3: 64_000, 4: 160_000}
 """Largest default number of grid points, by the number of inputs."""
 DEFAULT_POINTS_PER_ROW = 2
-"""Default number of grid points per data row."""
+"""Default number of grid points per data row, of up to three inputs; the axes of four would be too
+short by it, so that these have the largest number."""
 MAX_POINTS = 20_000_000
 """Larger grids are refused, since a few vectors on them would take gigabytes."""
 LLOYD_STEPS = 100
@@ -268,7 +269,9 @@ def grid_sizes(
             "functions of one input each (additive=True), or use GRIEF or inducing points (SGPR)"
         )
     if sizes is None:
-        wanted = min(DEFAULT_POINTS_PER_ROW * num_data, DEFAULT_MAX_POINTS[num_inputs])
+        wanted = DEFAULT_MAX_POINTS[num_inputs]
+        if num_inputs < MAX_INPUTS:
+            wanted = min(DEFAULT_POINTS_PER_ROW * num_data, wanted)
         sizes = max(2 * MARGIN_CELLS + 6, math.ceil(wanted ** (1.0 / num_inputs)))
     given = [sizes] * num_inputs if isinstance(sizes, int) else sizes
     found = axis_sizes(given, num_inputs)

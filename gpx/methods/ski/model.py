@@ -69,7 +69,7 @@ class SKI(PlacedGrid, Model):
         mean, likelihood: the likelihood is Gaussian.
         num_inputs: d, at most 4; with a projection, the number of its inputs.
         grid_size: points of each axis, or one number for all axes; None: from the number of rows
-            (``settle``), up to 10,000, 300 x 300, 40 x 40 x 40 or 16 on each of four, and 1,500
+            (``settle``), up to 10,000, 300 x 300, 40 x 40 x 40, 20 on each of four, and 1,500
             with grid="kmeans".
         interpolation: "cubic" (4 points per axis), "linear" or "inverse_distance" (both 2).
         grid: "equidistant"; or "kmeans", with points at cluster centres of each column and linear

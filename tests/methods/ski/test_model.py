@@ -423,6 +423,11 @@ def test_the_grid_follows_the_number_of_rows():
     assert model.settle(x) == {}
 
 
+def test_four_axes_are_no_shorter_where_rows_are_few():
+    model = build(4, grid_size=None)
+    assert next(iter(model.settle(data(n=50, d=4)[0]).values()))[0] == [20] * 4
+
+
 def test_centres_of_kmeans_are_by_default_no_more_than_an_axis_takes():
     x, y = data(n=1700)
     model = placed(x, y, grid="kmeans", interpolation="linear", grid_size=None)
