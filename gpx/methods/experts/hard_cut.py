@@ -57,7 +57,9 @@ class HardCut(OwnSteps[MixtureOfExperts]):
 
     def bind(self, model: MixtureOfExperts, x: Tensor, seed: int) -> None:
         """As in ``OwnSteps``."""
-        self.model, self.converged = model, False
+        self.model = model
+        restored, self.restored = self.restored, False
+        self.converged = restored and self.converged
 
     def step(self, step: int, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:
         """Assign the rows, then fit the hyperparameters."""
@@ -73,11 +75,12 @@ class HardCut(OwnSteps[MixtureOfExperts]):
         return self.objective.evidence(self.model, x, y)
 
     def state_dict(self) -> dict[str, Any]:
-        """Empty: the assignment belongs to the model."""
-        return {}
+        """Whether it has converged; the assignment belongs to the model."""
+        return {"converged": self.converged}
 
     def load_state_dict(self, state: Any) -> None:
-        """Nothing to restore."""
+        """Restore ``state_dict``; those of earlier versions are empty."""
+        self.converged, self.restored = bool(state.get("converged", False)), True
 
     @torch.no_grad()
     def _value(self, x: Tensor, y: Tensor) -> float:

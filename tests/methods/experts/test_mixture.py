@@ -243,6 +243,23 @@ def test_hard_cuts_find_the_regimes():
     assert max(lengthscales) > 3.0 * min(lengthscales)
 
 
+def test_a_run_that_was_stopped_after_its_last_round_makes_no_other_one():
+    x, y, _ = dense.data()
+    steps = HardCut(tolerance=1e3)  # ends after one round
+    steps.bind(mixture(x, y), x, 0)
+    steps.step(0, x, y, generator=draws())
+    assert steps.converged
+    resumed = HardCut(tolerance=1e3)
+    resumed.load_state_dict(copy.deepcopy(steps.state_dict()))
+    resumed.bind(mixture(x, y), x, 0)
+    assert resumed.converged
+    resumed.bind(mixture(x, y), x, 0)  # of another run
+    assert not resumed.converged
+    resumed.load_state_dict({})  # of an earlier version
+    resumed.bind(mixture(x, y), x, 0)
+    assert not resumed.converged
+
+
 def test_sampled_functions_have_the_moments_of_the_mixture():
     x, y, new = dense.data()
     posterior = mixture(x, y).condition(x, y)
