@@ -3,36 +3,114 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, MultivariateNormal
 
 from gpx.errors import DataError, NotPositiveDefinite
+from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian, GaussianOutputs, NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.linalg import cholesky
-from gpx.methods.base.posterior import Marginals, Posterior
+from gpx.means.base import Mean
+from gpx.methods.base.posterior import Marginals, Posterior, untrained
 from gpx.methods.base.sampled_functions import normal_draws
 from gpx.tensor_checks import check_at_least
 
 
-class TargetsPosterior(Posterior):
+class TargetsSystem(Protocol):
+    """The covariance C of the observed targets, factorised."""
+
+    def solve(self, right: Tensor) -> Tensor:
+        """C^{-1} r for r (..., n, p); missing targets are ignored, and 0 in the result."""
+
+
+SystemT = TypeVar("SystemT", bound=TargetsSystem)
+
+
+class TargetsPosterior(Posterior, Generic[SystemT]):
     """An exact posterior of p targets, correlated in each row and between rows.
 
-    Subclasses define ``joint_outputs`` and ``outputs_covariance``, and the prior mean of targets.
+    Subclasses define ``prior_mean``, ``joint_outputs``, ``outputs_covariance``, the factorisation
+    and how a posterior of the same parts is made. The state holds the training inputs, the
+    residuals and the weights: O(n (d + p)). The factorisation for variances and samples is
+    recomputed when first needed.
+
+    Args:
+        kernel, mean, likelihood: copied.
 
     Attributes:
         inputs (n, d), residual (n, p): the data; NaN where a target is missing.
+        alpha (n, p): C^{-1} residual, zero where a target is missing.
         likelihood: noise variances (p,).
         row_noise: ``RowNoise.packed`` of the data; None: nothing is known.
     """
 
+    data_sized: ClassVar[tuple[str, ...]] = ("inputs", "residual", "alpha", "row_noise")
+    derived: ClassVar[tuple[str, ...]] = ("_made",)
     inputs: Tensor
     residual: Tensor
+    alpha: Tensor
     likelihood: GaussianOutputs
     row_noise: Tensor | None
+
+    def __init__(self, kernel: Kernel, mean: Mean, likelihood: GaussianOutputs) -> None:
+        super().__init__()
+        self.kernel, self.mean = untrained(kernel), untrained(mean)
+        self.likelihood = untrained(likelihood)
+        self.register_data_sized()
+        self.row_noise = None  # then it is not part of the saved state
+        self._made: SystemT | None = None
+
+    @abstractmethod
+    def prior_mean(self, x: Tensor) -> Tensor:
+        """Of the targets (n, p) at x (n, d)."""
+
+    @abstractmethod
+    def _factorised(self) -> SystemT:
+        """C of the data, factorised."""
+
+    @abstractmethod
+    def _unconditioned(self) -> TargetsPosterior[SystemT]:
+        """A new posterior of the same parts, without data."""
+
+    @torch.no_grad()
+    def condition_(self, x: Tensor, y: Tensor) -> None:
+        """Condition on x (n, d) and y (n, p), NaN where a target is missing.
+
+        Raises:
+            DataError: infinite targets, or too few.
+        """
+        residual = y - self.prior_mean(x)
+        require_no_infinity(residual)
+        self._made = None
+        self.keep(x, inputs=x, residual=residual)
+        self.keep(x, alpha=self._system().solve(self.residual))
+
+    @torch.no_grad()
+    def _system(self) -> SystemT:
+        if self._made is None:
+            self._made = self._factorised()
+        return self._made
+
+    def with_observations(
+        self,
+        x: Tensor,
+        y: Tensor,
+        likelihood: Gaussian | NoisyOutputs,
+        noise: RowNoise | None = None,
+    ) -> Posterior:
+        """As in ``Posterior``, for y (m, p); conditions on all rows again."""
+        made = self._unconditioned()
+        known = self._noise_with(x, noise)
+        if known is not None:
+            made.know_noise(known)
+        targets = self.residual + self.prior_mean(self.inputs).detach()
+        made.condition_(torch.cat([self.inputs, x]), torch.cat([targets, y]))
+        return made
 
     def know_noise(self, noise: RowNoise) -> None:
         """Set the noise of the rows, before ``condition_``."""

@@ -3,45 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from gpx.inference.dense_factor import row_blocks
-from gpx.inference.several_targets import TargetsPosterior, require_no_infinity
+from gpx.inference.several_targets import TargetsPosterior
 from gpx.kernels.base import Kernel
 from gpx.kernels.over_axes import Coregionalisation
-from gpx.likelihoods.gaussian import Gaussian, GaussianOutputs, NoisyOutputs
-from gpx.likelihoods.row_noise import RowNoise
+from gpx.likelihoods.gaussian import GaussianOutputs
 from gpx.means.base import Mean
-from gpx.methods.base.posterior import Marginals, Posterior, untrained
+from gpx.methods.base.posterior import Marginals, untrained
 from gpx.methods.coregional.covariance import latents_of, targets_solver
 from gpx.methods.coregional.system import CompleteOutputs, ObservedOutputs, OutputsSystem
 from gpx.sampling import SHARED, Frequencies, prior_functions
 
 
-class CoregionalPosterior(TargetsPosterior):
+class CoregionalPosterior(TargetsPosterior[OutputsSystem]):
     """Exact posterior process of p outputs with covariance sum_q (B_q)_ij k_q(x, x').
-
-    The state holds the training inputs, the residuals and the weights: O(n (d + p)). The
-    factorisation for variances and samples is recomputed when first needed.
 
     Args:
         kernel, mean, likelihood, between: of ``CoregionalGP``; copied.
-
-    Attributes:
-        inputs (n, d), residual (n, p): the data; NaN where a target is missing.
-        alpha (n, p): (sum_q B_q (x) K_q + noise)^{-1} residual, zero where a target is missing.
-        row_noise: ``RowNoise.packed`` of the data; None: nothing is known.
     """
-
-    data_sized: ClassVar[tuple[str, ...]] = ("inputs", "residual", "alpha", "row_noise")
-    derived: ClassVar[tuple[str, ...]] = ("_made",)
-    inputs: Tensor
-    residual: Tensor
-    alpha: Tensor
-    row_noise: Tensor | None
 
     def __init__(
         self,
@@ -50,37 +33,22 @@ class CoregionalPosterior(TargetsPosterior):
         likelihood: GaussianOutputs,
         between: Coregionalisation | nn.ModuleList,
     ) -> None:
-        super().__init__()
-        self.kernel, self.mean = untrained(kernel), untrained(mean)
-        self.likelihood = untrained(likelihood)
+        super().__init__(kernel, mean, likelihood)
         self.between = untrained(between)
-        self.register_data_sized()
-        self.row_noise = None  # then it is not part of the saved state
-        self._made: OutputsSystem | None = None
 
-    @torch.no_grad()
-    def condition_(self, x: Tensor, y: Tensor) -> None:
-        """Condition on x (n, d) and y (n, p), NaN where a target is missing.
+    def prior_mean(self, x: Tensor) -> Tensor:
+        """As in ``TargetsPosterior``, the same for all: (n, 1)."""
+        return self.mean(x)[:, None]
 
-        Raises:
-            DataError: infinite targets, or an output without any target.
-        """
-        residual = y - self.mean(x)[:, None]
-        require_no_infinity(residual)
-        self._made = None
-        self.keep(x, inputs=x, residual=residual)
-        self.keep(x, alpha=self._system().solve(self.residual))
+    def _factorised(self) -> OutputsSystem:
+        noise, kernels, betweens = self._noise(), *self._parts()
+        x, y = self.inputs, self.residual
+        if len(kernels) > 1 or noise.ndim > 1 or bool(y.isnan().any()):
+            return ObservedOutputs(kernels, betweens, x, y, noise)
+        return CompleteOutputs(kernels[0], x, betweens[0], noise)
 
-    @torch.no_grad()
-    def _system(self) -> OutputsSystem:
-        if self._made is None:
-            noise, kernels, betweens = self._noise(), *self._parts()
-            x, y = self.inputs, self.residual
-            if len(kernels) > 1 or noise.ndim > 1 or bool(y.isnan().any()):
-                self._made = ObservedOutputs(kernels, betweens, x, y, noise)
-            else:
-                self._made = CompleteOutputs(kernels[0], x, betweens[0], noise)
-        return self._made
+    def _unconditioned(self) -> CoregionalPosterior:
+        return CoregionalPosterior(self.kernel, self.mean, self.likelihood, self.between)
 
     def _parts(self) -> tuple[list[Kernel], list[Tensor]]:
         """k_q and B_q (p, p) of every latent process."""
@@ -118,7 +86,7 @@ class CoregionalPosterior(TargetsPosterior):
         mixed = [self.alpha @ between for between in betweens]
         for rows in row_blocks(len(x), width, x):
             crosses = [kernel.evaluate(x[rows], self.inputs) for kernel in kernels]
-            mean[rows] = self.mean(x[rows])[:, None]
+            mean[rows] = self.prior_mean(x[rows])
             covariance[rows] = -system.explained(crosses)
             for kernel, between, cross, weights in zip(
                 kernels, betweens, crosses, mixed, strict=True
@@ -139,22 +107,6 @@ class CoregionalPosterior(TargetsPosterior):
         for kernel, between in zip(kernels, betweens, strict=True):
             found += kernel.evaluate(x)[:, None, :, None] * between[:, None, :]
         return found
-
-    def with_observations(
-        self,
-        x: Tensor,
-        y: Tensor,
-        likelihood: Gaussian | NoisyOutputs,
-        noise: RowNoise | None = None,
-    ) -> Posterior:
-        """As in ``Posterior``, for y (m, p); conditions on all rows again."""
-        made = CoregionalPosterior(self.kernel, self.mean, self.likelihood, self.between)
-        known = self._noise_with(x, noise)
-        if known is not None:
-            made.know_noise(known)
-        targets = self.residual + self.mean(self.inputs)[:, None]
-        made.condition_(torch.cat([self.inputs, x]), torch.cat([targets, y]))
-        return made
 
     @torch.no_grad()
     def sample_paths(
@@ -201,7 +153,7 @@ class CoregionalPosterior(TargetsPosterior):
         mixed = [weights @ each.between.matrix() for each in latents]
 
         def paths(x: Tensor) -> Tensor:
-            found = prior(x) + self.mean(x)[:, None]
+            found = prior(x) + self.prior_mean(x)
             for each, own in zip(latents, mixed, strict=True):
                 found += each.kernel.evaluate(x, self.inputs) @ own
             return found

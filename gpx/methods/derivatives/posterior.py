@@ -3,47 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from gpx.inference.dense_factor import row_blocks
-from gpx.inference.several_targets import TargetsPosterior, require_no_infinity
+from gpx.inference.several_targets import TargetsPosterior
 from gpx.kernels.base import Kernel
 from gpx.kernels.derivatives import Moved
-from gpx.likelihoods.gaussian import Gaussian, GaussianOutputs, NoisyOutputs
-from gpx.likelihoods.row_noise import RowNoise
+from gpx.likelihoods.gaussian import GaussianOutputs
 from gpx.means.base import Mean
-from gpx.methods.base.posterior import Marginals, Posterior, untrained
+from gpx.methods.base.posterior import Marginals
 from gpx.methods.base.sampled_functions import sampled_functions
 from gpx.methods.derivatives.covariance import DerivativeSystem, as_inputs, prior_means
 from gpx.methods.derivatives.mll import SOLVER
 from gpx.sampling import SHARED, Frequencies, prior_functions
 
 
-class DerivativePosterior(TargetsPosterior):
+class DerivativePosterior(TargetsPosterior[DerivativeSystem]):
     """Exact posterior process of a function and of its derivatives by some inputs.
 
     Predictions have a column for the function and one for each of these derivatives, also of those
-    that were never observed. The state holds the training inputs, the residuals and the weights:
-    O(n (d + p)). The factorisation for variances and samples is recomputed when first needed.
+    that were never observed.
 
     Args:
         kernel, mean, likelihood, with_respect_to: of ``DerivativeGP``; modules are copied.
-
-    Attributes:
-        inputs (n, d), residual (n, p): the data; NaN where a target is missing.
-        alpha (n, p): C^{-1} residual, zero where a target is missing.
-        row_noise: ``RowNoise.packed`` of the data; None: nothing is known.
     """
-
-    data_sized: ClassVar[tuple[str, ...]] = ("inputs", "residual", "alpha", "row_noise")
-    derived: ClassVar[tuple[str, ...]] = ("_made",)
-    inputs: Tensor
-    residual: Tensor
-    alpha: Tensor
-    row_noise: Tensor | None
 
     def __init__(
         self,
@@ -52,43 +37,25 @@ class DerivativePosterior(TargetsPosterior):
         likelihood: GaussianOutputs,
         with_respect_to: Sequence[int],
     ) -> None:
-        super().__init__()
-        self.kernel, self.mean = untrained(kernel), untrained(mean)
-        self.likelihood = untrained(likelihood)
+        super().__init__(kernel, mean, likelihood)
         self.with_respect_to = tuple(with_respect_to)
-        self.register_data_sized()
-        self.row_noise = None  # then it is not part of the saved state
-        self._made: DerivativeSystem | None = None
 
     @property
     def num_inputs(self) -> int | None:
         """As in ``Posterior``: that of the data; None before there are any."""
         return self.inputs.shape[1] if self.inputs.ndim == 2 else None
 
-    @torch.no_grad()
-    def condition_(self, x: Tensor, y: Tensor) -> None:
-        """Condition on x (n, d) and y (n, p), NaN where a target is missing.
+    def prior_mean(self, x: Tensor) -> Tensor:
+        """As in ``TargetsPosterior``: m and its derivatives."""
+        return prior_means(self.mean, x, as_inputs(self.with_respect_to))
 
-        Raises:
-            DataError: infinite targets, or none at all.
-        """
-        residual = y - prior_means(self.mean, x, as_inputs(self.with_respect_to))
-        require_no_infinity(residual)
-        self._made = None
-        self.keep(x, inputs=x, residual=residual)
-        self.keep(x, alpha=self._system().solve(self.residual))
+    def _factorised(self) -> DerivativeSystem:
+        inputs = as_inputs(self.with_respect_to)
+        return DerivativeSystem(self.kernel, inputs, self.inputs, self.residual, self._noise())
 
-    @torch.no_grad()
-    def _system(self) -> DerivativeSystem:
-        if self._made is None:
-            self._made = DerivativeSystem(
-                self.kernel,
-                as_inputs(self.with_respect_to),
-                self.inputs,
-                self.residual,
-                self._noise(),
-            )
-        return self._made
+    def _unconditioned(self) -> DerivativePosterior:
+        parts = (self.kernel, self.mean, self.likelihood)
+        return DerivativePosterior(*parts, self.with_respect_to)
 
     def facts(self) -> dict[str, bool | int | float | str]:
         """As in ``Posterior``."""
@@ -116,8 +83,7 @@ class DerivativePosterior(TargetsPosterior):
         for rows in row_blocks(len(x), 3 * p * len(self.inputs) * p, x):
             cross = covariance.cross(x[rows])
             root = system.root(cross)
-            own = prior_means(self.mean, x[rows], covariance.inputs)
-            mean[rows] = own + cross @ weights
+            mean[rows] = self.prior_mean(x[rows]) + cross @ weights
             found[rows] = covariance.prior(x[rows]) - root @ root.mT
         return mean, found
 
@@ -131,24 +97,6 @@ class DerivativePosterior(TargetsPosterior):
         root = system.root(system.covariance.cross(x)).flatten(0, 1)
         prior = system.covariance.between(x, x)
         return prior - (root @ root.mT).view(prior.shape)
-
-    def with_observations(
-        self,
-        x: Tensor,
-        y: Tensor,
-        likelihood: Gaussian | NoisyOutputs,
-        noise: RowNoise | None = None,
-    ) -> Posterior:
-        """As in ``Posterior``, for y (m, p); conditions on all rows again."""
-        parts = (self.kernel, self.mean, self.likelihood)
-        made = DerivativePosterior(*parts, self.with_respect_to)
-        known = self._noise_with(x, noise)
-        if known is not None:
-            made.know_noise(known)
-        before = prior_means(self.mean, self.inputs, as_inputs(self.with_respect_to))
-        targets = self.residual + before.detach()
-        made.condition_(torch.cat([self.inputs, x]), torch.cat([targets, y]))
-        return made
 
     @torch.no_grad()
     def sample_paths(
@@ -190,6 +138,6 @@ class DerivativePosterior(TargetsPosterior):
         @sampled_functions(self)
         def paths(x: Tensor) -> Tensor:
             known = torch.einsum("tpm,km->ktp", covariance.cross(x), weights)
-            return prior(x) + known + prior_means(self.mean, x, inputs)
+            return prior(x) + known + self.prior_mean(x)
 
         return paths
