@@ -115,7 +115,7 @@ class VNNGP(LocalValues):
             mean,
             likelihood,
             num_values=num_data,  # of which one per distinct input is used
-            num_neighbours=min(num_neighbours, max(1, num_data - 1)),
+            num_neighbours=min(num_neighbours, num_data),
             warm_start=warm_start,
             jitter=jitter,
         )
@@ -141,7 +141,8 @@ class VNNGP(LocalValues):
             self.inducing, self.repeats = x[first], self.value_of.bincount().to(x)
             points = near_coordinates(self.kernel, self.inducing.double())
             order = maximin_order(points)
-            near = earlier_rows(points, order[:, None], self.num_neighbours)
+            others = max(1, min(self.num_neighbours, self._shape[0] - 1))  # a prediction sees all
+            near = earlier_rows(points, order[:, None], others)
             self.near = torch.empty_like(near).index_copy_(0, order, near)
             local = self._local_start(x, y)
             # the mean field closest to the prior; with the prior's variances, independent

@@ -11,7 +11,7 @@ from gpx.likelihoods import Bernoulli, Gamma, Gaussian, Poisson, RowNoise, Stude
 from gpx.linalg import UnconvergedWarning
 from gpx.means import Constant
 from gpx.methods.nearest import value_prior
-from gpx.models import VNNGP
+from gpx.models import VNNGP, ExactGP
 from gpx.objectives import VNNGPELBO
 
 NUM, JITTER = 30, 1e-6
@@ -29,9 +29,8 @@ def model(x, y, k=5, likelihood=None, **options):
         mean=Constant(0.2),
         likelihood=Gaussian(0.1) if likelihood is None else likelihood,
         num_inputs=2,
-        num_data=NUM,
         num_neighbours=k,
-        **{"jitter": JITTER, **options},
+        **{"num_data": NUM, "jitter": JITTER, **options},
     ).double()
     made.initialise(x, y, generator=draws())
     return made
@@ -380,9 +379,18 @@ def test_no_more_neighbours_than_other_rows(rows, neighbours):
         num_data=rows,
         num_neighbours=5,
     ).double()
-    assert made.num_neighbours == neighbours
     made.initialise(x[:rows], y[:rows], generator=draws())
+    assert made.near.shape == (rows, neighbours)
     assert VNNGPELBO(rows).evidence(made, x[:rows], y[:rows]).value.isfinite()
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5])
+def test_predictions_from_few_rows_see_all_of_them(rows):
+    x, y = data()
+    made = model(x[:rows], y[:rows], k=64, num_data=rows)
+    exact = ExactGP(kernel=made.kernel, mean=made.mean, likelihood=made.likelihood)
+    found, want = (m.condition(x[:rows], y[:rows]).predict(x[10:]) for m in (made, exact))
+    torch.testing.assert_close(found.mean, want.mean, rtol=1e-3, atol=1e-4)
 
 
 def test_hyperparameters_are_all_but_q():
