@@ -185,6 +185,11 @@ def _explain(matrix: Tensor, name: str, tried: list[float], hint: str | Callable
             f"{text}: {bad} of its entries are NaN or infinite. "
             "A hyperparameter has diverged; lower the learning rate or check the inputs."
         )
+    if not bool(matrix.any()):
+        return (
+            f"{text}: all of its entries are zero, and jitter is relative to them; check the inputs "
+            "(a linear kernel is zero between points at the origin) and the hyperparameters"
+        )
     if matrix.ndim == 2 and n <= 4096:
         smallest = torch.linalg.eigvalsh(matrix.double())[0].item()
         text += f": smallest eigenvalue {smallest:.2e}"

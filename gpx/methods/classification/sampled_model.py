@@ -10,6 +10,7 @@ from torch import Tensor
 from gpx.errors import ConfigError, class_name
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
 from gpx.methods.base.hyper_position import HyperPosition
 from gpx.methods.base.model import Model
@@ -154,9 +155,12 @@ class LatentLikelihood(Objective[LatentModel]):
         super().check(model)
         likelihood = model.likelihood
         if next(likelihood.parameters(), None) is not None:
+            other = "model=LaplaceGP() or " if likelihood.log_concave else ""
+            if isinstance(likelihood, Gaussian):
+                other = "model=ExactGP() or "
             raise ConfigError(
                 f"SampledGP keeps the parameters of a likelihood as they are, and those of "
-                f"{class_name(likelihood)} are to be learned: take model=ExactGP() or "
+                f"{class_name(likelihood)} are to be learned: take {other}"
                 "model=SVGP(), or likelihood=Bernoulli() for two classes"
             )
 

@@ -10,7 +10,7 @@ from class_problems import parts, points
 from gpx.errors import CheckpointError, ConfigError, DidNotConverge, NotPositiveDefinite
 from gpx.kernels import RBF, Warped
 from gpx.kernels.warped import LinearWarp
-from gpx.likelihoods import Bernoulli, Gaussian, Poisson, Softmax
+from gpx.likelihoods import Bernoulli, Gamma, Gaussian, Poisson, Softmax, StudentT
 from gpx.means import Constant, Zero
 from gpx.methods.classification import elliptical_slice as elliptical_slice_module
 from gpx.methods.classification import frame as frame_module
@@ -388,10 +388,14 @@ def test_invalid_arguments_are_refused():
     with pytest.raises(ConfigError, match="LBFGSB would maximise what SampledGP is to sample"):
         model.check_optimizer(LBFGSB())
     model.check_optimizer(EllipticalSlice())
-    with pytest.raises(
-        ConfigError, match=r"those of Gaussian are to be learned.*model=ExactGP\(\)"
+    for likelihood, other in (
+        (Gaussian(), r"model=ExactGP\(\) or model=SVGP"),
+        (Gamma(), r"model=LaplaceGP\(\) or model=SVGP"),
+        (StudentT(), "model=SVGP"),
     ):
-        LatentLikelihood().check(SampledGP(**parts(Gaussian())))
+        text = f"those of {type(likelihood).__name__.removeprefix('Parametrized')} are to be "
+        with pytest.raises(ConfigError, match=f"{text}learned: take {other}"):
+            LatentLikelihood().check(SampledGP(**parts(likelihood)))
     with pytest.raises(ConfigError, match="prior_deviation=-1"):
         SampledGP(kernel=RBF(1), mean=Constant(), likelihood=Bernoulli(), prior_deviation=-1.0)
 
