@@ -187,8 +187,8 @@ def _explain(matrix: Tensor, name: str, tried: list[float], hint: str | Callable
         )
     if not bool(matrix.any()):
         return (
-            f"{text}: all of its entries are zero, and jitter is relative to them; check the inputs "
-            "(a linear kernel is zero between points at the origin) and the hyperparameters"
+            f"{text}: all of its entries are zero, and jitter is relative to them; check the "
+            "inputs (a linear kernel is zero between points at the origin) and the hyperparameters"
         )
     if matrix.ndim == 2 and n <= 4096:
         smallest = torch.linalg.eigvalsh(matrix.double())[0].item()

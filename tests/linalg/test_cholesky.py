@@ -79,7 +79,7 @@ def test_a_failure_names_matrix_eigenvalue_duplicates_and_remedies():
 
 def test_a_matrix_of_zeros_is_said_to_be_one():
     """No jitter is relative to it, so that none is of use."""
-    with pytest.raises(NotPositiveDefinite, match=r"K_zz \(3 x 3, float64\) .*: all of its entries are zero"):
+    with pytest.raises(NotPositiveDefinite, match=r"K_zz .*: all of its entries are zero"):
         cholesky(torch.zeros(3, 3, dtype=torch.float64), name="K_zz")
 
 
