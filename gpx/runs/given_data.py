@@ -91,6 +91,11 @@ def given_data(
         x, pixels = images.reshape(len(images), -1), pixel_names(images.shape[1:])
     names = pixels or _column_names(x, "inputs")
     arrays = _arrays(x, y, names)
+    shape = len(arrays["y"]), _width(arrays, "x")
+    if 0 in shape:
+        raise ShapeError(
+            f"inputs have {shape[0]} rows and {shape[1]} columns; give one of each at least"
+        )
     for name, values in (("noise", noise), ("weights", weights)):
         if values is None:
             continue

@@ -163,6 +163,12 @@ def test_images_that_are_none(tmp_path, x, test, words):
     assert not (tmp_path / "r").exists()
 
 
+@pytest.mark.parametrize("shape", [(0, 2), (3, 0)])
+def test_arrays_without_rows_or_columns(shape):
+    with pytest.raises(ShapeError, match=f"have {shape[0]} rows and {shape[1]} columns; give one"):
+        given_data(np.zeros(shape), np.zeros(shape[0]))
+
+
 def test_gaps_in_an_array(arrays, tmp_path):
     x, y = arrays
     x[::5, 1] = np.nan
