@@ -8,6 +8,7 @@ from torch import Tensor
 from gpx.likelihoods.base import Curvature, Likelihood
 from gpx.likelihoods.negative_binomial import count_law
 from gpx.likelihoods.quadrature import GaussHermite
+from gpx.likelihoods.smooth_mixture import LatentMixture
 
 
 class Poisson(Likelihood):
@@ -37,13 +38,13 @@ class Poisson(Likelihood):
         found = _log_probability(y, wide, torch.add(wide, variance.double(), alpha=0.5))
         return found.to(torch.promote_types(y.dtype, mean.dtype))
 
-    def predictive(self, mean: Tensor, variance: Tensor) -> torch.distributions.MixtureSameFamily:
+    def predictive(self, mean: Tensor, variance: Tensor) -> LatentMixture:
         """Mixture of Poisson distributions at the quadrature nodes (overdispersed), in float64.
 
         Where these are too few for a smooth density, of negative binomials; see ``count_law``.
         """
         none = mean.new_zeros((), dtype=torch.float64)
-        return count_law(lambda f: _Poisson(f.exp()), self.quadrature, mean, variance, none)
+        return count_law(self, lambda f: _Poisson(f.exp()), self.quadrature, mean, variance, none)
 
     def curvature(self, y: Tensor, f: Tensor) -> Curvature:
         """y - exp(f) and exp(f)."""

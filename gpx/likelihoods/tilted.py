@@ -86,9 +86,9 @@ def tilted_by_quadrature(
         mean, variance (..., n): of f.
 
     Returns:
-        the log normaliser is differentiable in the likelihood's own parameters. Its
-        error is below 1e-6 nats in the cases of ``tests/likelihoods/test_tilted.py``, counts up
-        to 10^6 and variances up to 10^4.
+        the log normaliser is differentiable in mean and variance and in the likelihood's own
+        parameters. Its error is below 1e-6 nats in the cases of
+        ``tests/likelihoods/test_tilted.py``, counts up to 10^6 and variances up to 10^4.
 
     Cost: 2 ``NUM_NODES`` evaluations of the likelihood for each entry, and some 50 for the bounds.
     """
@@ -116,8 +116,12 @@ def tilted_by_quadrature(
             part.to(mode.device).view(-1, 1, *(1 for _ in mode.shape)) for part in _rule()
         )
         offsets = sides * high.exp() * nodes
-        f = mode + offsets
-    logs = log_density(offsets) + (log_shares + high)
+        # in deviations from the mean: derivatives by mean and variance then pass through the slopes
+        # of the likelihood, and keep their digits where the variance is small
+        steps = ((mode - centre) + offsets) / spread.sqrt()
+        log_shares = log_shares + (high - 0.5 * spread.log())
+    f = centre + spread.sqrt() * steps
+    logs = likelihood.log_prob(target, f) - 0.5 * steps.square() + log_shares
     log_total = torch.logsumexp(logs, dim=(0, 1))
     with torch.no_grad():
         shares = (logs - log_total).exp()
@@ -131,7 +135,7 @@ def tilted_by_quadrature(
         wide = spread * bend < WIDE
         gradient = torch.where(wide, slope, (mode + shift - centre) / spread)
         information = torch.where(wide, information, (1.0 - narrow / spread) / spread)
-    return Tilted(log_total - 0.5 * (2.0 * math.pi * spread).log(), gradient, information)
+    return Tilted(log_total - 0.5 * math.log(2.0 * math.pi), gradient, information)
 
 
 def _mode(likelihood: LogConcave, y: Tensor, centre: Tensor, spread: Tensor) -> Tensor:

@@ -1,0 +1,86 @@
+"""The density of targets under an uncertain logarithm of their mean, also far from expectations."""
+
+import pytest
+import torch
+
+from gpx.likelihoods import Gamma, NegativeBinomial, Poisson, smooth_mixture
+from gpx.likelihoods.quantiles import cdf
+
+KINDS = {
+    "poisson": Poisson,
+    "dispersed": lambda: NegativeBinomial(0.2),
+    "gamma": lambda: Gamma(3.0),
+}
+MEAN = torch.tensor([0.5, 2.0, 3.0], dtype=torch.float64)
+VARIANCE = torch.tensor([0.05, 0.3, 2.0], dtype=torch.float64)
+
+
+def integral(likelihood, y, mean, variance):
+    """log E p(y | f) (n,) by the trapezoid rule on 60 deviations."""
+    steps = torch.linspace(-60.0, 60.0, 600_001, dtype=torch.float64)[:, None]
+    logs = likelihood.log_prob(y, mean + variance.sqrt() * steps) - 0.5 * steps.square()
+    return torch.logsumexp(logs, 0) - torch.logsumexp(-0.5 * steps.square(), 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("times", [1e-2, 1.0, 30.0, 1e4])
+def test_the_density_is_exact_however_far_the_target_is(kind, times):
+    """At times the expected mean: a mixture over nodes of f is off by hundreds of nats there."""
+    likelihood = KINDS[kind]().double()
+    y = (times * MEAN.exp()).floor() if kind != "gamma" else times * MEAN.exp()
+    with torch.no_grad():
+        law = likelihood.predictive(MEAN, VARIANCE)
+        expected = integral(likelihood, y, MEAN, VARIANCE)
+    torch.testing.assert_close(law.log_prob(y), expected, rtol=1e-8, atol=2e-6)
+    if times == 1e4:
+        assert float((law.mixture.log_prob(y) - expected).abs().max()) > 100.0
+
+
+@pytest.mark.parametrize("kind", ["poisson", "dispersed"])
+def test_probabilities_of_all_counts_add_to_one_and_to_the_distribution_function(kind):
+    with torch.no_grad():
+        law = KINDS[kind]().double().predictive(MEAN[:2], VARIANCE[:2])
+    counts = torch.arange(1500, dtype=torch.float64)[:, None].expand(-1, 2)
+    probabilities = law.log_prob(counts).exp()
+    torch.testing.assert_close(probabilities.sum(0), torch.ones(2).double(), rtol=0, atol=1e-6)
+    below = probabilities.cumsum(0)
+    assert float((below[:60] - cdf(law, counts[:60])).abs().max()) < 1e-3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shrunk", [1.0, 1e-10])
+def test_gradients_are_those_of_differences(kind, shrunk):
+    """By mean, variance and the likelihood's own parameter, small variances too."""
+    likelihood = KINDS[kind]().double()
+    own = list(likelihood.parameters())
+    y = torch.tensor([4.0, 7.0, 200.0], dtype=torch.float64)
+
+    def density(mean, log_variance, *_):
+        return likelihood.predictive(mean, shrunk * log_variance.exp()).log_prob(y).sum()
+
+    inputs = [MEAN.clone(), VARIANCE.log()]
+    for tensor in inputs:
+        tensor.requires_grad_()
+    assert torch.autograd.gradcheck(density, [*inputs, *own], atol=1e-5, rtol=1e-4)
+
+
+def test_blocks_and_broadcasting_change_nothing(monkeypatch):
+    with torch.no_grad():
+        law = Poisson().double().predictive(MEAN, VARIANCE)
+    y = torch.arange(12.0, dtype=torch.float64).view(4, 3)
+    whole = law.log_prob(y)
+    assert whole.shape == (4, 3)
+    monkeypatch.setattr(smooth_mixture, "DENSITY_ROWS", 5)
+    torch.testing.assert_close(law.log_prob(y), whole, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(law.expand((4, 3)).log_prob(y), whole, rtol=1e-12, atol=1e-12)
+
+
+def test_a_law_stays_what_it_was_when_the_likelihood_goes_on_learning():
+    likelihood = NegativeBinomial(0.2).double()
+    with torch.no_grad():
+        law = likelihood.predictive(MEAN, VARIANCE)
+    y = torch.tensor([1.0, 5.0, 90.0], dtype=torch.float64)
+    before = law.log_prob(y)
+    assert not before.requires_grad
+    likelihood.dispersion = 3.0
+    torch.testing.assert_close(law.log_prob(y), before, rtol=0, atol=0)
