@@ -48,9 +48,11 @@ class NegativeBinomial(Likelihood):
 
     def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
         """Log-probability of the count y under mean exp(f); (..., n)."""
-        r = self._shape
-        logit = f - r.log()
-        return _log_coefficient(y, r) - y * softplus(-logit) - r * softplus(logit)
+        # near Poisson's law the terms are far larger than their sum
+        count, r = y.double(), self._shape.double()
+        logit = f.double() - r.log()
+        found = _log_coefficient(count, r) - count * softplus(-logit) - r * softplus(logit)
+        return found.to(torch.promote_types(y.dtype, f.dtype))
 
     def expected_log_prob(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         """``log_prob`` with both softplus of f averaged; (..., n)."""

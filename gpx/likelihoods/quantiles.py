@@ -22,6 +22,7 @@ from torch.distributions import (
     constraints,
 )
 
+from gpx.likelihoods.smooth_mixture import LatentMixture
 from gpx.linalg import running_sum
 
 COUNT_WINDOW = 256
@@ -188,11 +189,27 @@ def select_rows(law: Distribution, rows: Tensor | tuple[Tensor, Tensor]) -> Dist
         return RowsReplaced(base, there, select_rows(law.other, place[rows[there]]))
     if isinstance(law, MixtureSameFamily):
         share = Categorical(probs=law.mixture_distribution.probs[rows])
-        return MixtureSameFamily(share, select_rows(law.component_distribution, rows))
+        found = MixtureSameFamily(share, select_rows(law.component_distribution, rows))
+        if isinstance(law, LatentMixture):
+            return law.of_same_likelihood(found, law.latent_mean[rows], law.latent_variance[rows])
+        return found
     if isinstance(law, (Normal, Laplace, StudentT, Beta, Gamma, Poisson, NegativeBinomial)):
         names = [name for name in law.arg_constraints if name != "probs"]  # logits are enough
         return type(law)(**{name: getattr(law, name)[rows] for name in names})
     raise NotImplementedError(f"rows of a {type(law).__name__}")
+
+
+def of_components(law: Distribution) -> Distribution:
+    """The law with the density of its components, which is that of its distribution function.
+
+    It is cheaper than the exact one of a ``LatentMixture``.
+    """
+    if isinstance(law, LatentMixture):
+        return law.mixture
+    if isinstance(law, MixtureSameFamily):
+        parts = of_components(law.component_distribution)
+        return MixtureSameFamily(law.mixture_distribution, parts)
+    return law
 
 
 def quantile(law: Distribution, q: float | Tensor) -> Tensor:
@@ -224,7 +241,7 @@ def quantile(law: Distribution, q: float | Tensor) -> Tensor:
     try:
         return law.icdf(wanted)
     except NotImplementedError:
-        return _solve(law, wanted)
+        return _solve(of_components(law), wanted)
 
 
 def central_interval(law: Distribution, level: float) -> tuple[Tensor, Tensor]:

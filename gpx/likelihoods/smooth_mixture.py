@@ -40,7 +40,7 @@ class LatentMixture(MixtureSameFamily):
     Args:
         mixture: of the components.
         likelihood: p(y | f); without gradients a copy is kept, as it is now.
-        latent_mean, latent_variance (..., n): of f, float64.
+        latent_mean, latent_variance: of f, float64; broadcast to the batch of the mixture.
 
     Cost: some 200 evaluations of the likelihood for every target.
     """
@@ -56,7 +56,8 @@ class LatentMixture(MixtureSameFamily):
         self.trained = torch.is_grad_enabled()
         keeps = self.trained or torch.compiler.is_exporting()
         self.likelihood = likelihood if keeps else copy.deepcopy(likelihood)
-        self.latent_mean, self.latent_variance = latent_mean, latent_variance
+        self.latent_mean = latent_mean.expand(self.batch_shape)
+        self.latent_variance = latent_variance.expand(self.batch_shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log E p(value | f), nats, float64; differentiable as mean and variance are."""
@@ -81,8 +82,17 @@ class LatentMixture(MixtureSameFamily):
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> LatentMixture:
         """As in ``torch.distributions``."""
-        parts = self.likelihood, self.latent_mean, self.latent_variance
-        return LatentMixture(self.mixture.expand(batch_shape), *parts)
+        mixture = self.mixture.expand(batch_shape)
+        return self.of_same_likelihood(mixture, self.latent_mean, self.latent_variance)
+
+    def of_same_likelihood(
+        self, mixture: MixtureSameFamily, latent_mean: Tensor, latent_variance: Tensor
+    ) -> LatentMixture:
+        """Another batch of such laws, with gradients if this one has them."""
+        with torch.enable_grad():  # takes no copy of the likelihood, which is one where need be
+            made = LatentMixture(mixture, self.likelihood, latent_mean, latent_variance)
+        made.trained = self.trained
+        return made
 
 
 def mixture_of_means(

@@ -19,8 +19,14 @@ from torch.distributions import (
     StudentT,
 )
 
-from gpx.likelihoods.quantiles import RowsReplaced, cdf, is_count, is_positive, select_rows
-from gpx.likelihoods.smooth_mixture import LatentMixture
+from gpx.likelihoods.quantiles import (
+    RowsReplaced,
+    cdf,
+    is_count,
+    is_positive,
+    of_components,
+    select_rows,
+)
 
 QUADRATURE_NODES = 64
 """Nodes of the Gauss-Legendre rule on each side of the target."""
@@ -165,7 +171,7 @@ def _count_spread(law: Distribution) -> Tensor:
     doubling. For the first counts probabilities are accumulated, which is much cheaper than
     distribution functions.
     """
-    law = _of_components(law)
+    law = of_components(law)
     parts = law.component_distribution if isinstance(law, MixtureSameFamily) else law
     octave = None
     if isinstance(parts, NegativeBinomial):
@@ -187,16 +193,6 @@ def _count_spread(law: Distribution) -> Tensor:
                 break
             law, rows, below = select_rows(law, left), rows[left], below[left]
     return total
-
-
-def _of_components(law: Distribution) -> Distribution:
-    """The law with the density of its components, which sums over all counts can afford."""
-    if isinstance(law, LatentMixture):
-        return law.mixture
-    if isinstance(law, MixtureSameFamily):
-        parts = _of_components(law.component_distribution)
-        return MixtureSameFamily(law.mixture_distribution, parts)
-    return law
 
 
 def _rounding(law: Distribution) -> float:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gpx.likelihoods import Gamma, NegativeBinomial, Poisson, smooth_mixture
-from gpx.likelihoods.quantiles import cdf
+from gpx.likelihoods.quantiles import cdf, select_rows
 
 KINDS = {
     "poisson": Poisson,
@@ -84,3 +84,43 @@ def test_a_law_stays_what_it_was_when_the_likelihood_goes_on_learning():
     assert not before.requires_grad
     likelihood.dispersion = 3.0
     torch.testing.assert_close(law.log_prob(y), before, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_selected_and_expanded_laws_keep_their_density(kind):
+    """As rows with missing inputs, and rows that have a target, are."""
+    likelihood = KINDS[kind]().double()
+    y = torch.tensor([2.0, 400.0, 1.0], dtype=torch.float64)
+    with torch.no_grad():
+        law = likelihood.predictive(MEAN, VARIANCE)
+    whole = law.log_prob(y)
+    rows = torch.tensor([1, 2])
+    torch.testing.assert_close(select_rows(law, rows).log_prob(y[rows]), whole[rows])
+    wide = law.expand((4, 3))
+    places = torch.tensor([[3], [0]]), torch.tensor([[1, 0]])
+    selected = select_rows(wide, places)
+    assert selected.batch_shape == (2, 2)
+    torch.testing.assert_close(selected.log_prob(y[[1, 0]]), whole[[1, 0]].expand(2, 2))
+    for found in (wide, selected, select_rows(law, rows)):
+        assert not found.log_prob(y[:1]).requires_grad  # as that of ``law``
+    mean = MEAN.clone().requires_grad_()
+    assert likelihood.predictive(mean, VARIANCE).expand((2, 3)).log_prob(y).requires_grad
+    if kind != "poisson":  # which has no parameter
+        assert likelihood.predictive(MEAN, VARIANCE).expand((2, 3)).log_prob(y).requires_grad
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_density_does_not_depend_on_the_precision_of_the_model(kind):
+    """Near Poisson's law the terms of the probability of a large count are far above their sum."""
+    likelihood = KINDS[kind] if kind != "dispersed" else lambda: NegativeBinomial(2.0**-18)
+    mean, variance = torch.tensor([8.0, 13.0]), torch.tensor([2.0**-13, 2.0**-20])
+    y = mean.double().exp().round()
+    with torch.no_grad():
+        narrow = likelihood().float()
+        wide = likelihood().double()
+        for name, parameter in narrow.named_parameters():
+            wide.get_parameter(name).copy_(parameter)
+        found = narrow.predictive(mean, variance).log_prob(y)
+        expected = wide.predictive(mean.double(), variance.double()).log_prob(y)
+    assert found.dtype == torch.float64
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
