@@ -14,7 +14,7 @@ from gpx.errors import ConfigError, ShapeError
 from gpx.kernels.base import Kernel
 from gpx.linalg import RegularAxis
 from gpx.linalg.interpolation import Boundary, Method, axis_weights
-from gpx.tensor_checks import check_one_of
+from gpx.tensor_checks import check_one_of, check_whole
 
 
 class InterpolatedProduct(Kernel):
@@ -53,6 +53,10 @@ class InterpolatedProduct(Kernel):
         super().__init__()
         check_one_of(("cubic", "linear"), interpolation=interpolation)
         check_one_of(("margin", "keys", "nearest"), boundary=boundary)
+        if not axes:
+            raise ConfigError(
+                "axes=[]: give the first and the last point of every input, and how many there are"
+            )
         self.kernel = kernel
         self.axes = [_axis(place, *each) for place, each in enumerate(axes)]
         self.interpolation: Method = interpolation
@@ -107,6 +111,7 @@ class InterpolatedProduct(Kernel):
 
 def _axis(place: int, first: float, last: float, size: int) -> RegularAxis:
     """The axis of one input; ConfigError if it has fewer than four points, or no length."""
+    check_whole(size=size)
     if size < 4 or not first < last:
         raise ConfigError(
             f"axis {place} has {size} points from {first:g} to {last:g}: take four or more, and a "

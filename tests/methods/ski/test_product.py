@@ -122,6 +122,8 @@ def test_float32_inputs_have_the_kernel_in_float32():
         (lambda: InterpolatedProduct(Matern32(2), AXES[:2]), "no product of one-dimensional"),
         (lambda: InterpolatedProduct(RBF(1), [(0.0, 1.0, 3)]), "axis 0 has 3 points from 0 to 1"),
         (lambda: InterpolatedProduct(RBF(1), [(1.0, 1.0, 8)]), "a last point above the first"),
+        (lambda: InterpolatedProduct(RBF(1), [(0.0, 1.0, 8.5)]), "size=8.5: expected a whole"),
+        (lambda: InterpolatedProduct(RBF(1), []), "the first and the last point of every input"),
         (lambda: InterpolatedProduct(RBF(1), AXES[:1], "spline"), "interpolation=spline"),
     ],
 )
