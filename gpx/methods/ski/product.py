@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gpx.backends.entries import at_precision_of
 from gpx.bases.grid_eigenfunctions.factors import ProductFactors
-from gpx.errors import ConfigError, ShapeError
+from gpx.errors import ConfigError, DataError, ShapeError
 from gpx.kernels.base import Kernel
 from gpx.linalg import RegularAxis
 from gpx.linalg.interpolation import Boundary, Method, axis_weights
@@ -89,10 +89,17 @@ class InterpolatedProduct(Kernel):
                 f"axes are given for {len(self.axes)} inputs and x has {x.shape[1]} columns"
             )
         weights = []
-        for column, axis in zip(x.unbind(1), self.axes, strict=True):
-            places, values = axis_weights(
-                column, axis, method=self.interpolation, boundary=self.boundary
-            )
+        for place, (column, axis) in enumerate(zip(x.unbind(1), self.axes, strict=True)):
+            try:
+                places, values = axis_weights(
+                    column, axis, method=self.interpolation, boundary=self.boundary
+                )
+            except DataError as error:
+                last = axis.start + axis.spacing * (axis.size - 1)
+                raise DataError(
+                    f"axis {place}, from {axis.start:g} to {last:g}, does not hold all inputs: lay "
+                    "axes over all rows, those to be predicted too"
+                ) from error
             empty = values.new_zeros(len(column), len(axis))
             weights.append(empty.scatter_add(1, places, values))
         return ProductFactors(self.kernel, len(self.axes)), weights
