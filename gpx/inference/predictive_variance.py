@@ -239,14 +239,21 @@ def subset_rule(system: PreconditionedKernel, options: IterativeOptions) -> Vari
     others[pivots] = False
     outside = system.factor[:, others]
 
+    magnitudes = lower.abs()
+    unit = ROUNDING * len(pivots) ** 0.5
+
     def rule(cross: Tensor, prior: Tensor) -> Variance:
         near = cross[pivots]
         weights = torch.cholesky_solve(near, factor)
         # K_xz = C^T L^T
         rest = cross[others] - outside.mT @ (lower.mT @ weights)
-        variance = prior - (near * weights).sum(0)
-        gap = torch.minimum(rest.square().sum(0) / system.noise, variance.clamp(min=0.0)).detach()
-        return Variance(variance, gap)
+        # of the sum below, and of L L^T and its factor, which are wrong by some units of |L| |L|^T
+        apart = weights.detach().abs()
+        entries = (near.detach().abs() * apart).sum(0) + (magnitudes.mT @ apart).square().sum(0)
+        rounding = unit * (entries + prior.detach())
+        variance = prior - (near * weights).sum(0) + rounding
+        gap = rest.detach().square().sum(0) / system.noise + 2.0 * rounding
+        return Variance(variance, torch.minimum(gap, variance.detach().clamp(min=0.0)))
 
     return rule
 

@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gpx.errors import ConfigError
@@ -56,6 +56,9 @@ def in_extended_precision(matrix, right):
     seed=st.integers(0, 100),
     neighbours=st.integers(0, N),
 )
+# all points: the variance is exact but for rounding, by which it is too low, and too high
+@example(Matern32, -3.0, N, 0, "subset", 6, 0)
+@example(Matern32, -3.0, N, 0, "subset", 0, 0)
 def test_certificates_hold_at_tiny_noise_and_wide_ones_are_reported(
     kernel, exponent, rank, steps, rule, seed, neighbours
 ):
