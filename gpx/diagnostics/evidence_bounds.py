@@ -16,7 +16,8 @@ from torch import Tensor
 from gpx.constants import LOG_TWO_PI
 from gpx.inference.auxiliary import AuxiliarySolver, quadratic_lower, quadratic_upper
 from gpx.inference.exact_solver import require_finite
-from gpx.inference.nystrom_matrix import NystromMatrix
+from gpx.inference.noisy_kernel import NoisyKernel
+from gpx.inference.nystrom_matrix import NystromMatrix, tight_gap
 from gpx.inference.rounding import entry_rounding, evidence_rounding, factor_rounding, kernel_size
 from gpx.kernels.base import Kernel
 from gpx.linalg import SolveReport
@@ -52,6 +53,25 @@ def logdet_upper(nystrom: NystromMatrix, *, variational: bool = False) -> Tensor
     return nystrom.logdet() + (ratio if variational else n * (ratio / n).log1p())
 
 
+def logdet_upper_tight(
+    matrix: NoisyKernel, nystrom: NystromMatrix, diagonal: Tensor, *, linear: bool = False
+) -> Tensor:
+    """log det Q + n log(tr(Q^{-1} K) / n), or with tr(Q^{-1} K) - n (``linear``); >= log det K.
+
+    Args:
+        matrix, nystrom: K and Q.
+        diagonal (n,): k(x_n, x_n).
+
+    Cost: n^2 M multiply-adds; memory 2 n M.
+    Source: Burt thesis, section 4.3.2.
+    """
+    n = nystrom.shape[0]
+    half_log = tight_gap(matrix, nystrom, diagonal).value
+    if linear:
+        return nystrom.logdet() + n * torch.expm1(-2.0 * half_log / n)
+    return nystrom.logdet() - 2.0 * half_log
+
+
 # -- y^T K^{-1} y ---------------------------------------------------------------------------------
 
 
@@ -73,14 +93,19 @@ def titsias_upper_bound(nystrom: NystromMatrix, target: Tensor, *, refined: bool
 
 
 def cg_upper_bound(
-    nystrom: NystromMatrix, target: Tensor, vector: Tensor, residual: Tensor
+    nystrom: NystromMatrix,
+    target: Tensor,
+    vector: Tensor,
+    residual: Tensor,
+    *,
+    refined: bool = True,
 ) -> Tensor:
     """Upper bound at any v (Kim and Teh 2018; refined by Burt), tightest at v = K^{-1} y.
 
     Cost: n, given the Nystrom matrix and the residual. Source: Burt thesis, section 4.3.4.
     """
     quadratic = quadratic_lower(target, vector, residual)
-    return evidence_from(len(target), quadratic, logdet_lower(nystrom))
+    return evidence_from(len(target), quadratic, logdet_lower(nystrom, refined=refined))
 
 
 def cg_lower_bound_value(
@@ -91,8 +116,7 @@ def cg_lower_bound_value(
     At v = 0 and at the solution of conjugate gradients it is at least ``collapsed_bound_value``;
     at other v it may be lower.
 
-    Source: Burt thesis, section 4.3.3.
-    """
+    Source: Burt thesis, section 4.3.3."""
     quadratic = quadratic_upper(nystrom, target, vector, residual)
     return evidence_from(len(target), quadratic, logdet_upper(nystrom))
 
@@ -101,6 +125,33 @@ def collapsed_bound_value(nystrom: NystromMatrix, target: Tensor) -> Tensor:
     """Titsias's lower bound. Source: Burt thesis, section 2.3."""
     quadratic = torch.dot(target, nystrom.solve(target)).double()
     return evidence_from(len(target), quadratic, logdet_upper(nystrom, variational=True))
+
+
+def davies_lower_bound(
+    k_zz: Tensor,
+    k_zx: Tensor,
+    diagonal: Tensor,
+    noise: Tensor,
+    target: Tensor,
+    vector: Tensor,
+    residual: Tensor,
+) -> Tensor:
+    """Davies's (2005) lower bound from a subset z of the inputs; not exact at z = x.
+
+    Args:
+        k_zz (m, m), k_zx (m, n), diagonal (n,): kernel at the subset, with the data, and k(x, x).
+        noise (): s.
+        target, vector, residual (n,): y - m(x), v, y - m(x) - K v.
+
+    Cost: n m^2. Source: Burt thesis, section 4.3.
+    """
+    n, m = len(target), k_zz.shape[0]
+    factor = torch.linalg.cholesky(k_zz + noise * torch.eye(m, dtype=k_zz.dtype).to(k_zz))
+    explained = torch.linalg.solve_triangular(factor, k_zx, upper=False).square().sum()
+    logdet = 2.0 * factor.diagonal().log().sum() + (n - m) * noise.log()
+    logdet = logdet + (diagonal.sum() - explained) / noise
+    quadratic = quadratic_lower(target, vector, residual) + residual.square().sum() / noise
+    return evidence_from(n, quadratic, logdet)
 
 
 def bounds_rounding(nystrom: NystromMatrix, target: Tensor) -> Tensor:

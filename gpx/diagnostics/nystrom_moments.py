@@ -12,7 +12,7 @@ from gpx.inference.kl_bounds import ROUNDING
 from gpx.inference.noisy_kernel import NoisyKernel
 from gpx.inference.nystrom_matrix import NystromMatrix
 from gpx.kernels.base import Kernel
-from gpx.linalg import EvidenceBound, conjugate_gradients
+from gpx.linalg import EvidenceBound, cholesky, conjugate_gradients
 
 TEST_COLUMNS = 64
 """Test points per block; memory is a few arrays of n by this many."""
@@ -125,6 +125,42 @@ def solved_moment_bounds(
             MomentBounds(centre - half, centre + half, (upper - width).clamp(min=0.0), upper)
         )
     return _join(parts)
+
+
+def davies_variance_bounds(
+    kernel: Kernel, inputs: Tensor, subset: Tensor, noise: Tensor, x: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Bounds on the exact variance of f at x (t, d) from a subset of the data.
+
+    With k_* split into the subset z and the rest w, and K_z = K_zz + s I, it is at most
+    k_** - k_z*^T K_z^{-1} k_z*, and at least that minus ||k_w* - K_wz K_z^{-1} k_z*||^2 / s. The
+    lower bound tightens slowly if the data are strongly correlated.
+
+    Args:
+        kernel, inputs (n, d), noise (): covariance function, training inputs, s.
+        subset (m,): rows of the inputs.
+        x (t, d): where.
+
+    Cost: n m (t + m); memory n (64 + m) numbers.
+    Source: Davies (2005); Burt thesis, section 2.4.1.
+    """
+    rest = torch.ones(inputs.shape[0], dtype=torch.bool, device=inputs.device)
+    rest[subset] = False
+    inside, outside = inputs[subset], inputs[rest]
+    square = kernel.evaluate(inside)
+    square.diagonal().add_(noise)
+    factor, _ = cholesky(square, name=f"the kernel matrix of {len(subset)} points plus noise")
+    between = kernel.evaluate(outside, inside)
+    lowers, uppers = [x.new_empty(0)], [x.new_empty(0)]
+    for start in range(0, x.shape[0], TEST_COLUMNS):
+        rows = x[start : start + TEST_COLUMNS]
+        near = kernel.evaluate(inside, rows)
+        weights = torch.cholesky_solve(near, factor)
+        upper = kernel.diagonal(rows) - torch.linalg.vecdot(near, weights, dim=0)
+        missed = kernel.evaluate(outside, rows) - between @ weights
+        uppers.append(upper.clamp(min=0.0))
+        lowers.append((upper - missed.square().sum(0) / noise).clamp(min=0.0))
+    return torch.cat(lowers), torch.cat(uppers)
 
 
 def _columns(kernel: Kernel, inputs: Tensor, x: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

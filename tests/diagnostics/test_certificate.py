@@ -17,7 +17,7 @@ from gpx.diagnostics.event_probability import (
     probability_interval,
 )
 from gpx.diagnostics.moment_bounds import credible_intervals
-from gpx.diagnostics.nystrom_moments import nystrom_moment_bounds
+from gpx.diagnostics.nystrom_moments import davies_variance_bounds, nystrom_moment_bounds
 from gpx.errors import ConfigError, DataError, DTypeError
 from gpx.inducing import GreedyConditionalVariance
 from gpx.inference.nystrom_matrix import NystromMatrix
@@ -179,6 +179,10 @@ def test_golden_moments():
     # the derived half-width is a fraction of the published one, about the same centre
     assert bool((found.mean_lower >= centre - 0.4 * published).all())
     assert bool((found.mean_upper <= centre + 0.4 * published).all())
+    subset = torch.arange(5, 200, 10)
+    low, up = davies_variance_bounds(kernel, g1.x[:, None], subset, double(g1.NOISE), points)
+    assert low.tolist() == [0.0, 0.0]
+    assert up.tolist() == pytest.approx([0.03346092234, 0.5318271019], rel=1e-6)
 
 
 @torch.no_grad()
@@ -200,6 +204,20 @@ def test_golden_certificate_with_and_without_products():
     assert float(tight.certain_mean_error[1]) == pytest.approx(0.2757825, rel=1e-2)
     assert float(tight.mean_error[1]) == pytest.approx(0.2757825, rel=1e-2)
     assert not tight.collapse
+
+
+@torch.no_grad()
+def test_davies_holds_and_closes_with_all_data():
+    draws = torch.Generator().manual_seed(1)
+    x = torch.randn(40, 2, generator=draws, dtype=torch.float64)
+    points = torch.randn(20, 2, generator=draws, dtype=torch.float64)
+    kernel, noise = Matern32().double(), double(0.2)
+    zero = lambda inputs: inputs.new_zeros(len(inputs))  # noqa: E731
+    truth = Truth(kernel, zero, noise, x, x[:, 0], points).variance
+    for m in (1, 10, 39, 40):
+        low, up = davies_variance_bounds(kernel, x, torch.arange(m), noise, points)
+        assert bool(((low <= truth + 1e-12) & (truth <= up + 1e-12)).all())
+    assert float((up - low).max()) < 1e-12
 
 
 def test_what_cannot_be_certified():
