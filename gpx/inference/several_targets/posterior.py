@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
 from typing import ClassVar, Generic, Protocol, TypeVar
 
@@ -34,10 +35,9 @@ SystemT = TypeVar("SystemT", bound=TargetsSystem)
 class TargetsPosterior(Posterior, Generic[SystemT]):
     """An exact posterior of p targets, correlated in each row and between rows.
 
-    Subclasses define ``prior_mean``, ``joint_outputs``, ``outputs_covariance``, the factorisation
-    and how a posterior of the same parts is made. The state holds the training inputs, the
-    residuals and the weights: O(n (d + p)). The factorisation for variances and samples is
-    recomputed when first needed.
+    Subclasses define ``prior_mean``, ``joint_outputs``, ``outputs_covariance`` and the
+    factorisation. The state holds the training inputs, the residuals and the weights:
+    O(n (d + p)). The factorisation for variances and samples is recomputed when first needed.
 
     Args:
         kernel, mean, likelihood: copied.
@@ -65,6 +65,11 @@ class TargetsPosterior(Posterior, Generic[SystemT]):
         self.row_noise = None  # then it is not part of the saved state
         self._made: SystemT | None = None
 
+    @property
+    def num_inputs(self) -> int | None:
+        """As in ``Posterior``: that of the data; None before there are any."""
+        return self.inputs.shape[1] if self.inputs.ndim == 2 else None
+
     @abstractmethod
     def prior_mean(self, x: Tensor) -> Tensor:
         """Of the targets (n, p) at x (n, d)."""
@@ -72,10 +77,6 @@ class TargetsPosterior(Posterior, Generic[SystemT]):
     @abstractmethod
     def _factorised(self) -> SystemT:
         """C of the data, factorised."""
-
-    @abstractmethod
-    def _unconditioned(self) -> TargetsPosterior[SystemT]:
-        """A new posterior of the same parts, without data."""
 
     @torch.no_grad()
     def condition_(self, x: Tensor, y: Tensor) -> None:
@@ -104,7 +105,7 @@ class TargetsPosterior(Posterior, Generic[SystemT]):
         noise: RowNoise | None = None,
     ) -> Posterior:
         """As in ``Posterior``, for y (m, p); conditions on all rows again."""
-        made = self._unconditioned()
+        made = copy.deepcopy(self)
         known = self._noise_with(x, noise)
         if known is not None:
             made.know_noise(known)

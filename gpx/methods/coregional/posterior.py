@@ -47,9 +47,6 @@ class CoregionalPosterior(TargetsPosterior[OutputsSystem]):
             return ObservedOutputs(kernels, betweens, x, y, noise)
         return CompleteOutputs(kernels[0], x, betweens[0], noise)
 
-    def _unconditioned(self) -> CoregionalPosterior:
-        return CoregionalPosterior(self.kernel, self.mean, self.likelihood, self.between)
-
     def _parts(self) -> tuple[list[Kernel], list[Tensor]]:
         """k_q and B_q (p, p) of every latent process."""
         latents = latents_of(self.kernel, self.between)

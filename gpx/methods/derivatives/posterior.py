@@ -40,11 +40,6 @@ class DerivativePosterior(TargetsPosterior[DerivativeSystem]):
         super().__init__(kernel, mean, likelihood)
         self.with_respect_to = tuple(with_respect_to)
 
-    @property
-    def num_inputs(self) -> int | None:
-        """As in ``Posterior``: that of the data; None before there are any."""
-        return self.inputs.shape[1] if self.inputs.ndim == 2 else None
-
     def prior_mean(self, x: Tensor) -> Tensor:
         """As in ``TargetsPosterior``: m and its derivatives."""
         return prior_means(self.mean, x, as_inputs(self.with_respect_to))
@@ -52,10 +47,6 @@ class DerivativePosterior(TargetsPosterior[DerivativeSystem]):
     def _factorised(self) -> DerivativeSystem:
         inputs = as_inputs(self.with_respect_to)
         return DerivativeSystem(self.kernel, inputs, self.inputs, self.residual, self._noise())
-
-    def _unconditioned(self) -> DerivativePosterior:
-        parts = (self.kernel, self.mean, self.likelihood)
-        return DerivativePosterior(*parts, self.with_respect_to)
 
     def facts(self) -> dict[str, bool | int | float | str]:
         """As in ``Posterior``."""

@@ -1,7 +1,6 @@
 """Several latent processes, each with its own kernel and covariance between outputs."""
 
 import copy
-import io
 import sys
 import warnings
 from collections import Counter
@@ -12,6 +11,11 @@ import torch
 from array_counts import Arrays
 from claimed_cuda import claimed_cuda
 from draws import draws
+from targets_posteriors import (
+    require_moments_of_functions,
+    require_posterior,
+    require_value_and_gradient,
+)
 
 from gpx.constraints import fix
 from gpx.errors import ConfigError, DataError
@@ -95,15 +99,9 @@ def test_evidence_and_gradient_are_those_of_the_dense_covariance(case, size, mon
     x.requires_grad_()
     found = CoregionalMLL().evidence(model, x, y)
     want = dense_value(model, x, y)
-    torch.testing.assert_close(found.value, want, rtol=1e-11, atol=1e-11)
     parameters = [*model.parameters(), x]
-    slopes = torch.autograd.grad(found.value, parameters)
-    expected = torch.autograd.grad(want, parameters)
-    for slope, right in zip(slopes, expected, strict=True):
-        assert right.abs().max() > 1e-4
-        torch.testing.assert_close(slope, right, rtol=1e-9, atol=1e-9)
+    require_value_and_gradient(found, want, parameters, rtol=1e-11, least=1e-4)
     missing = int(y.isnan().sum())
-    assert found.kind == "exact"
     assert found.facts == {
         "missing_targets": missing,
         "solver": f"cholesky of {'observed' if missing else 'all'} targets",
@@ -155,27 +153,11 @@ def test_posterior_is_that_of_the_dense_covariance(case):
         cross = cross + torch.kron(between.matrix(), kernel.evaluate(new, x))[:, seen]
         prior = prior + torch.kron(between.matrix(), kernel.evaluate(new))
     mean = (cross @ torch.linalg.solve(matrix, residual)).view(P, 5).mT + model.mean(new)[:, None]
-    covariance = (prior - cross @ torch.linalg.solve(matrix, cross.mT)).view(P, 5, P, 5)
-    covariance = covariance.permute(1, 0, 3, 2)
-    each = torch.stack([covariance[i, :, i] for i in range(5)])
-
+    covariance = prior - cross @ torch.linalg.solve(matrix, cross.mT)
     posterior = model.condition(x, y)
-    found = posterior.predict(new)
-    torch.testing.assert_close(found.mean, mean, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(found.variance, each.diagonal(dim1=1, dim2=2), rtol=1e-9, atol=1e-9)
-    law = posterior.predictive(new, model.likelihood)
-    torch.testing.assert_close(law.covariance_matrix, each + NOISE.diag(), rtol=1e-9, atol=1e-9)
-    joint = posterior.outputs_covariance(new)
-    torch.testing.assert_close(joint, covariance, rtol=1e-9, atol=1e-9)
+    require_posterior(model, posterior, new, mean, covariance, NOISE)
     assert posterior.facts()["solver"].startswith("cholesky of")
-
-    buffer = io.BytesIO()
-    torch.save(posterior.state_dict(), buffer)
-    buffer.seek(0)
-    again = model.new_posterior()
-    again.load_state_dict(torch.load(buffer, weights_only=True))
-    assert torch.equal(again.predict(new).mean, found.mean)
-    torch.testing.assert_close(again.predict(new).variance, found.variance)
+    found = posterior.predict(new)
     grown = model.condition(x[:8], y[:8]).with_observations(x[8:], y[8:], model.likelihood)
     for got, want in zip(grown.predict(new), found, strict=True):
         torch.testing.assert_close(got, want)
@@ -282,19 +264,8 @@ def test_evidence_and_predictions_equal_gpytorch():
 @torch.no_grad()
 def test_sampled_functions_have_mean_and_covariance_of_the_posterior(missing):
     model, x, y = problem(missing, rank=1)
-    posterior = model.condition(x, y)
     new = torch.randn(4, D, generator=draws(2)).double()
-    mean, covariance = posterior.joint_outputs(new)
-    paths = posterior.sample_paths(4_000, generator=draws(3))
-    values = paths(new)
-    assert values.shape == (4_000, 4, P)
-    torch.testing.assert_close(paths(new[:2]), values[:, :2])
-    error = values - mean
-    scatter = covariance.diagonal(dim1=1, dim2=2).sqrt() / 4_000**0.5
-    assert (error.mean(0).abs() < 5.0 * scatter + 0.02).all()
-    sampled = torch.einsum("kti,ktj->tij", error, error) / 4_000
-    # the 2,048 shared frequencies leave some per cent of the prior's variance
-    torch.testing.assert_close(sampled, covariance, rtol=0.1, atol=0.1)
+    require_moments_of_functions(model.condition(x, y), new, within=0.1)
 
 
 @pytest.mark.parametrize("num_latents", [1, 2])

@@ -1,7 +1,6 @@
 """Several outputs regressed on together, against the dense covariance B (x) K + noise."""
 
 import copy
-import io
 import warnings
 from collections import Counter
 from contextlib import suppress
@@ -12,11 +11,16 @@ import torch
 from array_counts import Arrays
 from claimed_cuda import claimed_cuda
 from draws import draws
+from targets_posteriors import (
+    require_moments_of_functions,
+    require_posterior,
+    require_value_and_gradient,
+)
 
 from gpx.errors import ConfigError, DataError, NotPositiveDefinite, ShapeError
 from gpx.inference.several_targets import target_cholesky
 from gpx.kernels import RBF, Matern32
-from gpx.likelihoods import Gaussian, GaussianOutputs, target_marginals
+from gpx.likelihoods import Gaussian, GaussianOutputs
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.means import Constant
 from gpx.methods.coregional import mll, system
@@ -68,15 +72,7 @@ def test_evidence_and_gradient_are_those_of_the_dense_covariance(case):
     matrix, residual, _ = dense(model, x, y)
     zeros = torch.zeros_like(residual).detach()
     want = torch.distributions.MultivariateNormal(zeros, matrix).log_prob(residual)
-    torch.testing.assert_close(found.value, want, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(sum(found.parts.values()), want.detach(), rtol=1e-12, atol=1e-12)
-    parameters = [*model.parameters(), x]
-    slopes = torch.autograd.grad(found.value, parameters)
-    expected = torch.autograd.grad(want, parameters)
-    for slope, right in zip(slopes, expected, strict=True):
-        assert right.abs().max() > 1e-3
-        torch.testing.assert_close(slope, right, rtol=1e-9, atol=1e-9)
-    assert found.kind == "exact"
+    require_value_and_gradient(found, want, [*model.parameters(), x])
     assert found.facts["missing_targets"] == int(y.isnan().sum())
 
 
@@ -91,42 +87,15 @@ def test_posterior_is_that_of_the_dense_covariance(case):
     mean = (cross @ torch.linalg.solve(matrix, residual)).view(P, 5).mT + model.mean(new)[:, None]
     prior = torch.kron(between, model.kernel.evaluate(new))
     covariance = prior - cross @ torch.linalg.solve(matrix, cross.mT)
-    each = torch.stack([covariance.view(P, 5, P, 5)[:, i, :, i] for i in range(5)])
-
-    posterior = model.condition(x, y)
-    found = posterior.predict(new)
-    torch.testing.assert_close(found.mean, mean, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(found.variance, each.diagonal(dim1=1, dim2=2), atol=1e-9, rtol=1e-9)
-    law = posterior.predictive(new, model.likelihood)
-    torch.testing.assert_close(law.covariance_matrix, each + NOISE.diag(), rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(target_marginals(law).mean, mean, rtol=1e-9, atol=1e-9)
-
-    buffer = io.BytesIO()
-    torch.save(posterior.state_dict(), buffer)
-    buffer.seek(0)
-    again = model.new_posterior()
-    again.load_state_dict(torch.load(buffer, weights_only=True))
-    assert torch.equal(again.predict(new).mean, found.mean)
-    torch.testing.assert_close(again.predict(new).variance, found.variance)
+    require_posterior(model, model.condition(x, y), new, mean, covariance, NOISE)
 
 
 @pytest.mark.parametrize("missing", [0.0, 0.3])
 @torch.no_grad()
 def test_sampled_functions_have_mean_and_covariance_of_the_posterior(missing):
     model, x, y = problem(missing)
-    posterior = model.condition(x, y)
     new = torch.randn(4, D, generator=draws(2)).double()
-    mean, covariance = posterior.joint_outputs(new)
-    paths = posterior.sample_paths(4_000, generator=draws(3))
-    values = paths(new)
-    assert values.shape == (4_000, 4, P)
-    torch.testing.assert_close(paths(new[:2]), values[:, :2])
-    error = values - mean
-    scatter = covariance.diagonal(dim1=1, dim2=2).sqrt() / 4_000**0.5
-    assert (error.mean(0).abs() < 5.0 * scatter + 0.02).all()
-    sampled = torch.einsum("kti,ktj->tij", error, error) / 4_000
-    # the 2,048 shared frequencies leave some per cent of the prior's variance
-    torch.testing.assert_close(sampled, covariance, rtol=0.05, atol=0.05)
+    require_moments_of_functions(model.condition(x, y), new, within=0.05)
 
 
 def test_outputs_that_share_nothing_are_exact_gps_of_their_own():

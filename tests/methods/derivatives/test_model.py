@@ -1,18 +1,18 @@
 """Values and derivatives regressed on together, against dense covariances, limits and GPyTorch."""
 
 import copy
-import io
 import math
 
 import gpytorch
 import pytest
 import torch
 from draws import draws
+from targets_posteriors import require_posterior, require_value_and_gradient
 
 from gpx.errors import ConfigError, DataError, NotAvailable, ShapeError
 from gpx.inference import dense_factor
 from gpx.kernels import RBF, Linear, Matern12, Matern32, Matern52, Periodic, Polynomial
-from gpx.likelihoods import Gaussian, GaussianOutputs, target_marginals
+from gpx.likelihoods import Gaussian, GaussianOutputs
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.means import Constant, Mean
 from gpx.means import Linear as LinearMean
@@ -100,14 +100,7 @@ def test_evidence_and_gradient_are_those_of_the_dense_covariance(kernel, mean, m
     matrix, residual, _ = dense(model, x, y)
     zeros = torch.zeros_like(residual).detach()
     want = torch.distributions.MultivariateNormal(zeros, matrix).log_prob(residual)
-    torch.testing.assert_close(found.value, want, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(sum(found.parts.values()), want.detach(), rtol=1e-12, atol=1e-12)
-    parameters = [*model.parameters(), x]
-    slopes = torch.autograd.grad(found.value, parameters)
-    expected = torch.autograd.grad(want, parameters)
-    for slope, right in zip(slopes, expected, strict=True):
-        assert right.abs().max() > 1e-3
-        torch.testing.assert_close(slope, right, rtol=1e-9, atol=1e-9)
+    require_value_and_gradient(found, want, [*model.parameters(), x])
     assert found.facts["missing_targets"] == int(y.isnan().sum())
 
 
@@ -135,31 +128,14 @@ def test_posterior_is_that_of_the_dense_covariance(mean, missing):
     cross = blocks(model.kernel, new, x)[:, seen]
     mean = (cross @ torch.linalg.solve(matrix, residual)).view(3, 5).mT + own
     covariance = blocks(model.kernel, new, new) - cross @ torch.linalg.solve(matrix, cross.mT)
-    jointly = covariance.view(3, 5, 3, 5).permute(1, 0, 3, 2)
-    each = torch.stack([jointly[i, :, i] for i in range(5)])
-
     posterior = model.condition(x, y)
-    found = posterior.predict(new)
-    torch.testing.assert_close(found.mean, mean, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(found.variance, each.diagonal(dim1=1, dim2=2), atol=1e-9, rtol=1e-9)
-    torch.testing.assert_close(posterior.outputs_covariance(new), jointly, rtol=1e-9, atol=1e-9)
-    law = posterior.predictive(new, model.likelihood)
-    torch.testing.assert_close(law.covariance_matrix, each + NOISE.diag(), rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(target_marginals(law).mean, mean, rtol=1e-9, atol=1e-9)
+    each = require_posterior(model, posterior, new, mean, covariance, NOISE)
     weighted = posterior.predictive_of_rows(
         new, model.likelihood, RowNoise(torch.zeros(5), torch.full((5,), 0.5))
     )
     torch.testing.assert_close(
         weighted.covariance_matrix, each + 0.5 * NOISE.diag(), rtol=1e-9, atol=1e-9
     )
-
-    buffer = io.BytesIO()
-    torch.save(posterior.state_dict(), buffer)
-    buffer.seek(0)
-    again = model.new_posterior()
-    again.load_state_dict(torch.load(buffer, weights_only=True))
-    assert torch.equal(again.predict(new).mean, found.mean)
-    torch.testing.assert_close(again.predict(new).variance, found.variance)
 
 
 @torch.no_grad()
