@@ -56,12 +56,14 @@ class NegativeBinomial(Likelihood):
 
     def expected_log_prob(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         """``log_prob`` with both softplus of f averaged; (..., n)."""
-        r = self._shape
-        logit = mean - r.log()
+        # in float64, as log_prob
+        count, r, wide = y.double(), self._shape.double(), variance.double()
+        logit = mean.double() - r.log()
         # not softplus(l) - l for softplus(-l): the difference is inexact for large counts
-        below = self.quadrature.softplus(-logit, variance)
-        above = self.quadrature.softplus(logit, variance)
-        return _log_coefficient(y, r) - y * below - r * above
+        below = self.quadrature.softplus(-logit, wide)
+        above = self.quadrature.softplus(logit, wide)
+        found = _log_coefficient(count, r) - count * below - r * above
+        return found.to(torch.promote_types(y.dtype, mean.dtype))
 
     def predictive(self, mean: Tensor, variance: Tensor) -> LatentMixture:
         """Mixture of negative binomials, in float64; see ``count_law``."""
@@ -140,6 +142,5 @@ def count_law(
 
 
 def _log_coefficient(y: Tensor, r: Tensor) -> Tensor:
-    """log Gamma(y + r) - log Gamma(r) - log y!, in float64: for large r the first two cancel."""
-    whole, shape = y.double(), r.double()
-    return ((whole + shape).lgamma() - shape.lgamma() - (whole + 1.0).lgamma()).to(r.dtype)
+    """log Gamma(y + r) - log Gamma(r) - log y!, float64: for large r the first two cancel."""
+    return (y + r).lgamma() - r.lgamma() - (y + 1.0).lgamma()
