@@ -79,6 +79,14 @@ class SampledHyperparameters(Model):
         """The posterior given x (n, d) and y (n,) at the current hyperparameters."""
         return super().condition(x, y)  # type: ignore[safe-super]
 
+    def log_density_once(self, x: Tensor, y: Tensor) -> Tensor | None:
+        """log p(y | u) () that the chains sample from, at the current hyperparameters.
+
+        None, the default: the exact one, so that the posterior's predictions of further rows have
+        the density of these rows given those before them.
+        """
+        return None
+
     @torch.no_grad()
     def condition(self, x: Tensor, y: Tensor) -> HyperparameterMixture:
         """The posterior averaged over the samples, or of the current values if there are none."""

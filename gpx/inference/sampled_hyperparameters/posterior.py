@@ -40,6 +40,9 @@ class ConditionsOnce(Protocol):
     def condition_once(self, x: Tensor, y: Tensor) -> Posterior:
         """The posterior at the current hyperparameters."""
 
+    def log_density_once(self, x: Tensor, y: Tensor) -> Tensor | None:
+        """log p(y | theta) () at them; None: predictions of further rows have that density."""
+
 
 class Component(NamedTuple):
     """The posterior at one sample, and its noise variance ()."""
@@ -249,8 +252,25 @@ class HyperparameterMixture(Posterior):
         """As in ``Posterior``. A sample counts the more, the better it predicted the rows.
 
         The weights are multiplied with p(y | x, data, theta), so that the mixture is that of
-        samples given all rows, as far as these samples go: ``facts`` has how many are left.
+        samples given all rows, as far as these samples go: ``facts`` has how many are left. For
+        SGPR that is the ratio of the exponentials of its bound, from which the samples are drawn.
         """
+        known = self._noise()
+        if noise is not None or known is not None:
+            known = RowNoise.plain(self.targets) if known is None else known
+            more = RowNoise.plain(y) if noise is None else noise
+            known = known.concatenated(more.like(known.known))
+        rows, targets = torch.cat([self.inputs, x]), torch.cat([self.targets, y])
+        logs = self._log_density_gains(rows, targets, known)
+        if logs is None:
+            logs = self._log_densities_of(x, y, noise)
+        made = HyperparameterMixture(self.template)
+        weights = (self.weights.log() + logs).softmax(0)
+        made.fill(rows, targets, self.samples, known, weights)
+        return made
+
+    def _log_densities_of(self, x: Tensor, y: Tensor, noise: RowNoise | None) -> Tensor:
+        """log p(y | x, data, theta) (S,) of further rows by the prediction of every sample."""
         logs = []
         for part in self.components():
             mean, covariance = part.posterior.predict(x).mean, part.posterior.joint_covariance(x)
@@ -259,13 +279,25 @@ class HyperparameterMixture(Posterior):
             factor, _ = cholesky(covariance, name="the covariance of further observations")
             law = MultivariateNormal(mean.double(), scale_tril=factor, validate_args=False)
             logs.append(law.log_prob(y.double()))
-        weights = (self.weights.log() + torch.stack(logs)).softmax(0)
-        known = self._noise()
-        if noise is not None or known is not None:
-            known = RowNoise.plain(self.targets) if known is None else known
-            more = RowNoise.plain(y) if noise is None else noise
-            known = known.concatenated(more.like(known.known))
-        made = HyperparameterMixture(self.template)
-        rows, targets = torch.cat([self.inputs, x]), torch.cat([self.targets, y])
-        made.fill(rows, targets, self.samples, known, weights)
-        return made
+        return torch.stack(logs)
+
+    def _log_density_gains(
+        self, rows: Tensor, targets: Tensor, noise: RowNoise | None
+    ) -> Tensor | None:
+        """By how much log p(y | theta) (S,) grows from the data to all rows; None: by prediction.
+
+        Args:
+            rows (n + m, d), targets (n + m,): the data, and further rows.
+            noise: of all of them.
+        """
+        template, logs = copy.deepcopy(self.template), []
+        for _ in template.hyper_position(fixed=True).visit(self.samples):
+            template.row_noise = self._noise()
+            before = template.log_density_once(self.inputs, self.targets)
+            if before is None:
+                return None
+            template.row_noise = noise
+            after = template.log_density_once(rows, targets)
+            assert after is not None
+            logs.append(after.double() - before.double())
+        return torch.stack(logs)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from torch import Tensor
+
 from gpx.errors import ConfigError
 from gpx.inducing import Selector
 from gpx.inducing.features import InducingFeatures
@@ -11,6 +13,7 @@ from gpx.inference.sampled_hyperparameters import SampledHyperparameters
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
+from gpx.methods.sparse.collapsed_elbo import CollapsedELBO
 from gpx.methods.sparse.sgpr import SGPR
 
 
@@ -69,3 +72,7 @@ class FullyBayesianSGPR(SampledHyperparameters, SGPR):  # type: ignore[misc]  # 
         )
         self.inducing_points.requires_grad_(False)
         self._register_samples()
+
+    def log_density_once(self, x: Tensor, y: Tensor) -> Tensor:
+        """As in ``SampledHyperparameters``: the collapsed bound."""
+        return CollapsedELBO().evidence(self, x, y).value
