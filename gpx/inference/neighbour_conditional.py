@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -13,11 +14,17 @@ from gpx.inference.batched_covariance import batched_covariances
 from gpx.inference.local_gaussian import conditionals, prior_divergence
 from gpx.inference.neighbour_likelihood import CHUNK_BYTES, noisy_factor
 from gpx.kernels.base import Kernel
+from gpx.kernels.categorical import Categorical
+from gpx.kernels.constant import Constant
 from gpx.kernels.convolutional import Convolutional
 from gpx.kernels.stationary import Stationary
 from gpx.kernels.warped import Warped
 from gpx.linalg.nearest import NearestSearch
 from gpx.linalg.prepared import versions
+
+OTHER_UNITS = 2.0
+"""Distance at which rows are one lengthscale apart in inputs that only parts without lengthscales
+see, linear ones and others: they are smooth, but far rows say little of how they bend."""
 
 
 class Conditional(NamedTuple):
@@ -38,23 +45,54 @@ class Conditional(NamedTuple):
 def near_coordinates(kernel: Kernel, x: Tensor) -> Tensor:
     """Coordinates in which near rows are strongly correlated: x (n, d) -> (n, q), no gradients.
 
-    The coordinates of all stationary parts of the kernel, concatenated: (warped) inputs in units of
-    their lengthscales. x itself for a kernel without such a part.
+    The coordinates of all parts of the kernel that fall with a distance, concatenated: (warped)
+    inputs in units of their lengthscales, and the inputs of categories, so far apart that the
+    squared exponential of that distance is their correlation. Columns that only other parts see
+    follow in ``OTHER_UNITS``. x itself for a kernel without a part that falls.
     """
     with torch.no_grad():
         found = at_precision_of(x, kernel, lambda own: _coordinates(own, x))
-        return torch.cat(found, 1) if found else x
+        if not found:
+            return x
+        near, others = _columns_by_distance(kernel, x.shape[1])
+        left = sorted(others - near)
+        return torch.cat([*found, x[:, left] / OTHER_UNITS] if left else found, 1)
 
 
 def _coordinates(part: nn.Module, x: Tensor) -> list[Tensor]:
     if isinstance(part, Stationary):
         return [part.coordinates(x if part.active_dims is None else x[:, part.active_dims])]
+    if isinstance(part, Categorical):
+        # categories differ by one in two columns of 0 and 1, or in one column of their numbers
+        return [
+            x[:, group] * math.sqrt(2.0 / min(len(group), 2)) / lengthscale.sqrt().to(x)
+            for group, lengthscale in zip(_groups(part, x.shape[1]), part.lengthscale, strict=True)
+        ]
     if isinstance(part, Warped):
         like = next(part.warp.parameters(), x)
         return _coordinates(part.kernel, part.warped(x.to(like.dtype)).to(x.dtype))
     if isinstance(part, Convolutional):
         return []  # its stationary kernel is one of patches
     return [found for child in part.children() for found in _coordinates(child, x)]
+
+
+def _groups(part: Categorical, width: int) -> list[list[int]]:
+    return [list(range(width))] if part.groups is None else list(map(list, part.groups))
+
+
+def _columns_by_distance(part: nn.Module, width: int) -> tuple[set[int], set[int]]:
+    """Columns, of so many, that parts with coordinates of their own see, and that others see."""
+    if isinstance(part, Categorical):
+        return {column for group in _groups(part, width) for column in group}, set()
+    if isinstance(part, Warped):
+        return set(range(width)), set()
+    inner = [child for child in part.modules() if isinstance(child, Kernel) and child is not part]
+    if isinstance(part, Kernel) and (not inner or isinstance(part, Convolutional)):
+        seen = set() if isinstance(part, Constant) else set(part.columns(width))
+        return (seen, set()) if isinstance(part, Stationary) else (set(), seen)
+    pairs = [_columns_by_distance(child, width) for child in part.children()]
+    near, others = zip(*pairs, strict=True) if pairs else ((), ())
+    return set().union(*near), set().union(*others)
 
 
 class LocalSystem(NamedTuple):

@@ -72,6 +72,10 @@ class Kernel(Constructed, ABC):
         else:
             self.active_dims = None
 
+    def columns(self, width: int) -> tuple[int, ...]:
+        """The columns of x (n, width) that ``active_dims`` chooses; of a kernel of others: all."""
+        return tuple(range(width)) if self.active_dims is None else self._columns
+
     @property
     def name(self) -> str:
         """The class name, for messages (torch renames classes that have constrained parameters)."""

@@ -5,7 +5,16 @@ from draws import draw
 
 from gpx.inference import neighbour_conditional as module
 from gpx.inference.neighbour_conditional import near_coordinates, neighbour_conditional
-from gpx.kernels import RBF, Convolutional, Linear, Matern32, Warped
+from gpx.kernels import (
+    RBF,
+    ArcCosine,
+    Categorical,
+    Constant,
+    Convolutional,
+    Linear,
+    Matern32,
+    Warped,
+)
 
 
 def test_coordinates_of_stationary_parts_lie_side_by_side():
@@ -14,6 +23,24 @@ def test_coordinates_of_stationary_parts_lie_side_by_side():
     want = torch.cat([x / torch.tensor([0.5, 1.0, 2.0]), x[:, 2:] / 0.7], 1)
     torch.testing.assert_close(near_coordinates(kernel.double(), x), want)
     assert near_coordinates(Linear(), x) is x
+
+
+def test_categories_and_columns_without_lengthscales_have_coordinates_of_their_own():
+    """They had none: neighbours were taken from any category, and from anywhere along a line."""
+    x = draw(6, 6)
+    x[:, 2:5] = torch.eye(3).double()[[0, 1, 2, 0, 1, 2]]
+    x[:, 5] = x[:, 2]
+    kernel = (
+        RBF(None, 0.5, active_dims=[0]) * Categorical([[2, 3, 4], [5]], [0.3, 2.0])
+        + ArcCosine(active_dims=[0, 1])
+        + Constant()
+    )
+    found = near_coordinates(kernel.double(), x)
+    want = [x[:, :1] / 0.5, x[:, 2:5] / 0.3**0.5, x[:, 5:], x[:, 1:2] / 2.0]
+    torch.testing.assert_close(found, torch.cat(want, 1), rtol=1e-6, atol=0)
+    squares = (found[:, 1:5] - found[:1, 1:5]).square().sum(1)
+    covariance = Categorical([[2, 3, 4], [5]], [0.3, 2.0]).double().evaluate(x[:1], x)[0]
+    torch.testing.assert_close((-0.5 * squares).exp(), covariance, rtol=1e-6, atol=0)
 
 
 def test_a_warp_comes_first_and_patches_are_no_inputs():
