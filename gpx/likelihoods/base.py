@@ -169,6 +169,25 @@ class Likelihood(Constructed, ABC):
         errors are correlated; see ``target_marginals``.
         """
 
+    def log_predictive_of_rows(
+        self, y: Tensor, mean: Tensor, variance: Tensor, noise: RowNoise | None
+    ) -> Tensor:
+        """log E p(y | f) in nats under f ~ N(mean, variance): the density of new observations.
+
+        Default: that of ``predictive``, times the weight of each row.
+
+        Args:
+            y, mean, variance: of ``expected_log_prob``.
+            noise: as in ``log_prob_of_rows``.
+
+        Returns:
+            (..., n), differentiable as ``predictive`` is. Of several outputs the sum over those of
+            a row, each by its own law.
+        """
+        found = self.predictive(mean, variance).log_prob(y)
+        found = _of_each_row(found, self, "predictive(...).log_prob", mean)
+        return found if noise is None else found / noise.relative.to(found)
+
     def outputs(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         """Moments of the noise-free outputs from those of the latents. Default: the same."""
         return mean, variance

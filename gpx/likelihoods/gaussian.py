@@ -115,6 +115,13 @@ class Gaussian(Likelihood):
         each = noise.like(mean).variance(self.noise_variance)
         return expected_log_normal(y, mean, variance, each)
 
+    def log_predictive_of_rows(
+        self, y: Tensor, mean: Tensor, variance: Tensor, noise: RowNoise | None
+    ) -> Tensor:
+        """Normal log-density with the latent variance plus the noise variance of each row."""
+        own = self.noise_variance if noise is None else noise.like(mean).variance(self.noise_variance)
+        return _log_normal(y, mean, variance + own)
+
     def predictive(self, mean: Tensor, variance: Tensor) -> torch.distributions.Normal:
         """Normal with the latent variance plus the noise variance."""
         return torch.distributions.Normal(
@@ -215,6 +222,15 @@ class NoisyOutputs(Likelihood):
         known, y = observed(y)
         moments = self.outputs(mean, variance)
         each = expected_log_normal(y, *moments, self.noise_of_rows(noise))
+        return torch.where(known, each, 0.0).sum(-1)
+
+    def log_predictive_of_rows(
+        self, y: Tensor, mean: Tensor, variance: Tensor, noise: RowNoise | None
+    ) -> Tensor:
+        """Sum over the outputs of normal log-densities, each of its own mean and variance."""
+        known, y = observed(y)
+        mean, variance = self.outputs(mean, variance)
+        each = _log_normal(y, mean, variance + self.noise_of_rows(noise))
         return torch.where(known, each, 0.0).sum(-1)
 
     def predictive(self, mean: Tensor, variance: Tensor) -> Distribution:

@@ -6,6 +6,7 @@ from gpx.methods.classification.propagation_evidence import EPEvidence
 from gpx.methods.classification.sampled_model import LatentLikelihood
 from gpx.methods.coregional.mll import CoregionalMLL
 from gpx.methods.deep.elbo import SampledELBO
+from gpx.methods.deep.predictive_likelihood import PredictiveLogLikelihood
 from gpx.methods.derivatives.mll import DerivativeMLL
 from gpx.methods.direct.elbo import DirectELBO
 from gpx.methods.direct.logistic_bound import DirectLogisticBound
@@ -68,6 +69,7 @@ __all__ = [
     "LeaveOneOut",
     "MarginalLikelihood",
     "Objective",
+    "PredictiveLogLikelihood",
     "QuadruplyStochasticELBO",
     "ReweightedEvidence",
     "SKIEvidence",

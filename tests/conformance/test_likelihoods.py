@@ -11,6 +11,7 @@ from public_classes import public_classes
 from gpx import likelihoods
 from gpx.errors import NotAvailable
 from gpx.likelihoods.base import Task, is_classification
+from gpx.likelihoods.row_noise import RowNoise
 
 REAL = [-1.2, 0.1, 0.4, 2.0]
 SIGNS = [1.0, -1.0, -1.0, 1.0]
@@ -165,6 +166,22 @@ def test_the_predictive_density_averages_over_the_latents(name):
     # points of each function are few for the narrower noises
     tolerance = {"Laplace": 1e-4, "Poisson": 1e-4, "Heteroscedastic": 1e-4}.get(name, 1e-5)
     torch.testing.assert_close(found, want, rtol=tolerance, atol=0.0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_log_density_of_new_rows(name):
+    """Of every target by its own law; a weight counts rows, or of normal noise divides it."""
+    likelihood, y, mean, variance = case(name)
+    marginals = likelihoods.target_marginals(likelihood.predictive(mean, variance))
+    want = marginals.log_prob(y).reshape(len(y), -1).sum(1)
+    found = likelihood.log_predictive_of_rows(y, mean, variance, None)
+    torch.testing.assert_close(found, want)
+    twice = RowNoise(torch.zeros(4).double(), torch.full((4,), 0.5).double())
+    found = likelihood.log_predictive_of_rows(y, mean, variance, twice)
+    if hasattr(likelihood, "predictive_of_rows"):
+        law = likelihood.predictive_of_rows(mean, variance, twice)
+        want = 0.5 * likelihoods.target_marginals(law).log_prob(y).reshape(len(y), -1).sum(1)
+    torch.testing.assert_close(found, 2.0 * want)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -153,7 +153,8 @@ def test_the_same_generator_gives_the_same_value_and_global_draws_are_left_alone
 @pytest.mark.parametrize("name", NAMES)
 def test_a_model_that_does_not_fit_is_refused_in_one_sentence(name):
     _, objective, _, _ = problem(name)
-    other = "ExactGP" if name in ("SVGPELBO", "SampledELBO") else "SVGP"
+    takes_svgp = ("SVGPELBO", "SampledELBO", "PredictiveLogLikelihood")
+    other = "ExactGP" if name in takes_svgp else "SVGP"
     with pytest.raises(ConfigError) as error:
         objective.check(public_models.MODELS[other]())
     text = str(error.value)
@@ -206,8 +207,9 @@ def test_the_state_of_an_objective_travels(name):
 
 def test_those_that_take_missing_targets_are_listed_and_do():
     named = {name for name in NAMES if getattr(objectives, name).takes_missing_targets}
-    # the last one: methods/sparse/test_missing_targets
-    assert named == {"CoregionalMLL", "DerivativeMLL", "IndependentMLL", "SVGPELBO"}
+    # of these methods/sparse/test_missing_targets and methods/deep/test_predictive_likelihood
+    elsewhere = {"PredictiveLogLikelihood", "SVGPELBO"}
+    assert named == {"CoregionalMLL", "DerivativeMLL", "IndependentMLL", *elsewhere}
 
 
 @pytest.mark.parametrize("name", ["CoregionalMLL", "DerivativeMLL", "IndependentMLL"])

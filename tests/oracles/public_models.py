@@ -252,6 +252,7 @@ OBJECTIVES = {
     "SWSGPObjective": ("SWSGP", lambda: objectives.SWSGPObjective(NUM)),
     "VNNGPELBO": ("VNNGP", lambda: objectives.VNNGPELBO(NUM)),
     "SampledELBO": ("DeepGP", lambda: objectives.SampledELBO(NUM)),
+    "PredictiveLogLikelihood": ("DeepGP", lambda: objectives.PredictiveLogLikelihood(NUM)),
     "VecchiaMLL": ("Vecchia", objectives.VecchiaMLL),
     "SparseSpectrumEvidence": ("SSGP", objectives.SparseSpectrumEvidence),
     "SparseSpectrumELBO": ("VSSGP", objectives.SparseSpectrumELBO),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.row_noise import RowNoise
+from gpx.linalg import CholeskyReport
 from gpx.methods.base.batch import Batch, batches_in_order, resolve_row_noise
 from gpx.methods.base.objective import Evidence, Kind, Objective
 from gpx.methods.base.posterior import Marginals
@@ -43,6 +44,19 @@ class Sampled(Protocol):
 
     def kl(self) -> Tensor:
         """KL(q || p) in nats; ()."""
+
+
+class Pass(NamedTuple):
+    """Found in one pass of a batch.
+
+    Attributes:
+        f: draws of the latent functions (S, B) or (S, B, p), or their marginals.
+        kl, report: KL(q || p) in nats and the report of a factorisation, if these came with it.
+    """
+
+    f: Marginals | Tensor
+    kl: Tensor | None = None
+    report: CholeskyReport | None = None
 
 
 class SampledELBO(Objective[Sampled]):
@@ -96,8 +110,12 @@ class SampledELBO(Objective[Sampled]):
             ConfigError: the model knows something of each row, and some came without.
         """
         noise = resolve_row_noise(model, noise, len(x), self.total)
-        fit = self._fit(model, Batch(x, y, noise=noise), generator=generator)
-        return _evidence(model, fit * (self.total / x.shape[0]))
+        return self._of(model, Batch(x, y, noise=noise), generator=generator)
+
+    def _of(self, model: Sampled, batch: Batch, **source: Any) -> Evidence:
+        found = self._pass(model, batch.x, **source)
+        fit = self._fit(model.likelihood, batch, found.f)
+        return self._evidence(model, fit * (self.total / len(batch.x)), found)
 
     def recordable(self, model: Sampled) -> bool:
         """As in ``Objective``; the model must take given draws, too."""
@@ -148,20 +166,25 @@ class SampledELBO(Objective[Sampled]):
         if not self.recordable(model):
             return self.evidence_of(model, batch)
         noise = resolve_row_noise(model, batch.noise, len(batch.x), self.total)
-        fit = self._fit(model, batch._replace(noise=noise), draws=Draws(known=iter(drawn)))
-        return _evidence(model, fit * (self.total / len(batch.x)))
+        return self._of(model, batch._replace(noise=noise), draws=Draws(known=iter(drawn)))
 
-    def _fit(self, model: Sampled, batch: Batch, **source: Any) -> Tensor:
-        likelihood, (x, y, _, noise) = model.likelihood, batch
-        found = self._pass(model, x, **source)
-        if isinstance(found, Marginals):
-            return likelihood.expected_log_prob_of_rows(y, *found, noise).mean(0).sum()
-        return likelihood.log_prob_of_rows(y, found, noise).mean(0).sum()
+    def _fit(self, likelihood: Likelihood, batch: Batch, f: Marginals | Tensor) -> Tensor:
+        """Sum over the rows of a batch; ()."""
+        _, y, _, noise = batch
+        if isinstance(f, Marginals):
+            return likelihood.expected_log_prob_of_rows(y, *f, noise).mean(0).sum()
+        return likelihood.log_prob_of_rows(y, f, noise).mean(0).sum()
 
-    def _pass(self, model: Sampled, x: Tensor, **source: Any) -> Marginals | Tensor:
-        """Draws of f at x, or its marginals; ``source`` of random numbers: generator or draws."""
+    def _pass(self, model: Sampled, x: Tensor, **source: Any) -> Pass:
+        """A pass with ``source`` of random numbers: generator or draws."""
         sample = model.sample_marginals if self.expected else model.sample_latents
-        return sample(x, self.num_samples, **source)
+        return Pass(sample(x, self.num_samples, **source))
+
+    def _evidence(self, model: Sampled, fit: Tensor, last: Pass) -> Evidence:
+        """From the sum over all rows, and one of the passes it was made from."""
+        kl = model.kl()
+        kind: Kind = "unbiased" if model.kl_known else "estimate"
+        return Evidence(fit - kl, kind, {"fit": fit, "complexity": kl})
 
     @torch.no_grad()
     def full_evidence(
@@ -176,11 +199,6 @@ class SampledELBO(Objective[Sampled]):
         """Unbiased estimate of the bound, streamed over all rows."""
         fit = torch.zeros((), dtype=torch.float64, device=x.device)
         for batch in batches_in_order(model, x, y, batch_size):
-            fit += self._fit(model, batch, generator=generator).double()
-        return _evidence(model, fit)
-
-
-def _evidence(model: Sampled, fit: Tensor) -> Evidence:
-    kl = model.kl()
-    kind: Kind = "unbiased" if model.kl_known else "estimate"
-    return Evidence(fit - kl, kind, {"fit": fit, "complexity": kl})
+            last = self._pass(model, batch.x, generator=generator)
+            fit += self._fit(model.likelihood, batch, last.f).double()
+        return self._evidence(model, fit, last)
