@@ -48,6 +48,7 @@ RUNS = {
     "cglb lanczos": f"{ARM} approx=cglb approx.num_inducing=20 approx.variance=lanczos",
     "svgp": f"{ARM} approx=svgp approx.num_inducing=20",
     "svgp sampled": f"{ARM} approx=svgp objective=sampled_elbo approx.num_inducing=20",
+    "svgp predictive": f"{ARM} approx=svgp objective=predictive approx.num_inducing=20",
     "svgp classes": f"{ARM} approx=svgp approx.num_inducing=20 likelihood=student_t",
     "qsgp": f"{ARM} approx=qsgp approx.num_basis=400 approx.block_columns=100",
     "qsgp stochastic": (
@@ -94,6 +95,7 @@ RUNS = {
     "dkl": f"{ARM} approx=dkl approx.pretrain_steps=20 approx.num_inducing=40",
     "svdkl": f"{ARM} approx=svdkl approx.pretrain_steps=20",
     "deep_svgp": f"{ARM} approx=deep_svgp approx.num_inducing=40",
+    "deep_svgp predictive": f"{ARM} approx=deep_svgp objective=predictive approx.num_inducing=40",
     "gpdnn": "data=digits data.train_size=200 approx=gpdnn approx.pretrain_steps=20",
     "conv_gp": "data=digits data.train_size=200 approx=conv_gp",
     "glyphs": "data=glyphs data.num_images=200 approx=cnn",

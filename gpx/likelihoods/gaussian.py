@@ -119,7 +119,9 @@ class Gaussian(Likelihood):
         self, y: Tensor, mean: Tensor, variance: Tensor, noise: RowNoise | None
     ) -> Tensor:
         """Normal log-density with the latent variance plus the noise variance of each row."""
-        own = self.noise_variance if noise is None else noise.like(mean).variance(self.noise_variance)
+        own = (
+            self.noise_variance if noise is None else noise.like(mean).variance(self.noise_variance)
+        )
         return _log_normal(y, mean, variance + own)
 
     def predictive(self, mean: Tensor, variance: Tensor) -> torch.distributions.Normal:

@@ -58,8 +58,8 @@ def own(tmp_path, monkeypatch):
             "spread_out,isotropic",
         ),
         (
-            "approx=svgp objective=predictive approx.num_inducing=40 trainer.max_steps=150",
-            "predictive",
+            "approx=svgp objective=robust approx.num_inducing=40 trainer.max_steps=150",
+            "robust",
         ),
         (
             "approx=svgp optimizer=sharpness_aware approx.refit=false approx.num_inducing=40 "

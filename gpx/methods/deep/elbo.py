@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
 
 import torch
@@ -80,7 +80,7 @@ class SampledELBO(Objective[Sampled]):
     """
 
     batching = "minibatch"
-    kind = "unbiased"
+    kind: ClassVar[Kind] = "unbiased"
     takes_row_noise = True
     fixed_shapes = True
     elbo = True

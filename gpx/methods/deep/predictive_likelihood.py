@@ -81,6 +81,7 @@ class PredictiveLogLikelihood(SampledELBO):
         return Pass(Marginals(*(part.unsqueeze(0) for part in marginals)), kl, report)
 
     def _fit(self, likelihood: Likelihood, batch: Batch, f: Marginals | Tensor) -> Tensor:
+        assert isinstance(f, Marginals)
         each = likelihood.log_predictive_of_rows(batch.y, *f, batch.noise)
         return (each.logsumexp(0) - math.log(len(each))).sum()
 

@@ -9,7 +9,7 @@ from gpx.kernels import Matern52
 from gpx.likelihoods import Bernoulli, Gaussian, GaussianOutputs, Poisson
 from gpx.means import Constant, Zero
 from gpx.models import SVGP, DeepSVGP
-from gpx.objectives import PredictiveLogLikelihood, SampledELBO, SVGPELBO
+from gpx.objectives import SVGPELBO, PredictiveLogLikelihood, SampledELBO
 
 N, D, M = 30, 2, 6
 
@@ -99,7 +99,9 @@ def test_known_noise_is_added_to_the_predictive_variance():
     model.know_noise(known)
     found = PredictiveLogLikelihood(N).evidence(model, x, y).parts["fit"]
     mean, variance = model.marginals(x)
-    law = torch.distributions.Normal(mean, (variance + known + model.likelihood.noise_variance).sqrt())
+    law = torch.distributions.Normal(
+        mean, (variance + known + model.likelihood.noise_variance).sqrt()
+    )
     torch.testing.assert_close(found, law.log_prob(y).sum().detach())
 
 
@@ -124,7 +126,11 @@ def test_densities_of_draws_of_the_lower_layers_are_averaged():
     model, x, y = deep()
     found = PredictiveLogLikelihood(N, 5).evidence(model, x, y, generator=draws(6))
     mean, variance = model.sample_marginals(x, 5, generator=draws(6))
-    each = torch.distributions.Normal(mean, (variance + model.likelihood.noise_variance).sqrt()).log_prob(y).exp()
+    each = (
+        torch.distributions.Normal(mean, (variance + model.likelihood.noise_variance).sqrt())
+        .log_prob(y)
+        .exp()
+    )
     torch.testing.assert_close(found.parts["fit"], each.mean(0).log().sum().detach())
     torch.testing.assert_close(found.value, found.parts["fit"] - model.kl())
     assert model.kl() > 0.1
