@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gpx.bounds import limits_within
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, class_name
 from gpx.methods.base.batch import Batch
 from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Evidence, Objective
@@ -46,7 +46,8 @@ class FirstOrder(Optimizer):
         groups: role -> {algorithm: adam | adagrad | sgd | sparse_adam | natural, lr: initial rate,
             freeze_steps: steps before the role is trained}; further entries are options of torch's
             class. With ``natural``, otherwise: {algorithm, lr} of families of q(u) that have no
-            natural steps, or of which a part is fixed; beside it lr may be None, which is 0.1 for
+            natural steps, or of which a part is fixed, and of objectives that are no evidence lower
+            bound (``Objective.elbo``); beside it lr may be None, which is 0.1 for
             natural steps and the rate of ``otherwise`` for another algorithm. ``algorithm`` may
             also be the dotted name of any subclass of ``torch.optim.Optimizer`` that steps without
             a closure (``torch.optim.AdamW``, or one of one's own). A role of the model without
@@ -100,7 +101,7 @@ class FirstOrder(Optimizer):
     ) -> None:
         """As in ``Optimizer``: every role of parameters has its settings."""
         super().require_fit(model, objective, num_data, max_steps)
-        self.bind(model.parameter_groups(), max_steps, model)
+        self.bind(model.parameter_groups(), max_steps, model, objective=objective)
 
     def bounds_of_values(self) -> dict[str, tuple[float, float]]:
         """As in ``Optimizer``."""
@@ -110,11 +111,16 @@ class FirstOrder(Optimizer):
         """As in ``Optimizer``: steps on mini-batches, or on all data, up to ``session.limit``."""
         objective = session.objective
         num_data = objective.num_data(session.x)
-        self.bind(session.model.parameter_groups(), session.limit, session.model, num_data)
+        groups, limit = session.model.parameter_groups(), session.limit
+        self.bind(groups, limit, session.model, num_data, objective=objective)
         self.factors = session.model.rate_factors()
         for role in self.replaced:
+            why = "they have no natural gradient steps"
+            if not objective.elbo:
+                name = class_name(objective)
+                why = f"natural gradient steps are for evidence lower bounds, and {name} is none"
             session.say(
-                f"{role} parameters have no natural gradient steps: they are trained by "
+                f"{role} parameters: {why}; trained by "
                 f"algorithm={self.settings[role].get('algorithm', 'adam')} "
                 f"(optimizer.groups.{role}.otherwise)"
             )
@@ -233,6 +239,8 @@ class FirstOrder(Optimizer):
         max_steps: int,
         model: nn.Module | None = None,
         num_data: int = 1,
+        *,
+        objective: Objective | None = None,
     ) -> None:
         """Attach to a model's parameters.
 
@@ -241,6 +249,7 @@ class FirstOrder(Optimizer):
             max_steps: of the run, for the schedule.
             model: owner of the parameters, for their lower limits; None if there are no limits.
             num_data: the loss is the negative evidence divided by this.
+            objective: that is trained; None: an evidence lower bound.
 
         Raises:
             ConfigError: a role without settings, an unknown algorithm or option, or every role
@@ -265,7 +274,7 @@ class FirstOrder(Optimizer):
                     f"the model has {role} parameters and optimizer.groups has no entry for them "
                     f"(it has {', '.join(self.settings)}); add optimizer.groups.{role}"
                 )
-            self._take_otherwise(role, model, parameters)
+            self._take_otherwise(role, model, parameters, objective)
             optimiser = self.optimisers[role] = self._optimiser(role, parameters)
             if isinstance(optimiser, NaturalGradient):
                 optimiser.attach(model, num_data)
@@ -296,14 +305,23 @@ class FirstOrder(Optimizer):
             )
 
     def _take_otherwise(
-        self, role: str, model: nn.Module | None, parameters: Sequence[nn.Parameter]
+        self,
+        role: str,
+        model: nn.Module | None,
+        parameters: Sequence[nn.Parameter],
+        objective: Objective | None,
     ) -> None:
-        """Train ``role`` by ``otherwise`` if it is given and the parameters lack natural steps."""
+        """Train ``role`` by ``otherwise`` if it is given and natural steps do not apply.
+
+        They follow the evidence lower bound: of other objectives the natural parameters of q(u) may
+        leave the positive definite matrices in a step.
+        """
         setting = self.settings[role]
         instead = otherwise(setting)
         if instead is None or setting.get("algorithm") != "natural":
             return
-        if owners_with_steps(model, parameters) is None:
+        bound = objective is None or objective.elbo
+        if not bound or owners_with_steps(model, parameters) is None:
             self.replaced[role] = setting
             self.settings[role] = instead
 

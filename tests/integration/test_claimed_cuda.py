@@ -59,6 +59,10 @@ SHORT = {
     "deep_svgp": [
         *("trainer.max_steps=3", "approx.num_inducing=20", "approx.predict_samples=3"),
     ],
+    "svgp objective=predictive": ["trainer.max_steps=3", "approx.num_inducing=20"],
+    "deep_svgp objective=predictive": [
+        *("trainer.max_steps=3", "approx.num_inducing=20", "approx.predict_samples=3"),
+    ],
     "gpdnn": [
         *("likelihood=gaussian", "approx.image_shape=[2,4]", "trainer.max_steps=3"),
         *("approx.num_inducing=20", "approx.pretrain_steps=3"),
@@ -320,11 +324,13 @@ def test_a_run_on_cuda_is_that_on_the_cpu(train, approx):
         *(("svgp", first_order), ("swsgp", first_order)),
         *(("deep_rf", first_order), ("deep_svgp", first_order), ("cnn_rf", first_order)),
         *(("dkl", first_order), ("gpdnn", first_order), ("conv_gp", first_order)),
+        ("svgp objective=predictive", first_order),
+        ("deep_svgp objective=predictive", first_order),
         *(("sgpr", lbfgsb), ("fitc", lbfgsb), ("sor", lbfgsb), ("ssgp", lbfgsb), ("vssgp", lbfgsb)),
     ],
 )
 def test_a_run_of_recorded_steps_is_that_of_steps_as_they_are(train, monkeypatch, approx, module):
-    options = [*ARM, f"approx={approx}", *SHORT[approx], "data.num_points=120"]
+    options = [*ARM, *f"approx={approx}".split(), *SHORT[approx], "data.num_points=120"]
     options += ["trainer.max_steps=6", "trainer.batch_size=30", "trainer.device=cuda"]
     with claimed_cuda() as waits:
         recorder = Capture(waits)

@@ -19,7 +19,7 @@ from gpx.linalg.cholesky import checks_deferred
 from gpx.linalg.replayed import EAGER_STEPS
 from gpx.means import Zero
 from gpx.models import SVGP
-from gpx.objectives import SVGPELBO
+from gpx.objectives import SVGPELBO, PredictiveLogLikelihood
 from gpx.options.build import build
 from gpx.options.composition import composed
 from gpx.training.first_order import FirstOrder
@@ -239,6 +239,19 @@ def test_otherwise_is_for_the_model_that_needs_it_alone():
     assert type(optimizer.optimisers["variational"]) is NaturalGradient
     assert optimizer.learning_rates(0)["variational"] == 0.1
     assert not optimizer.replaced
+
+
+def test_objectives_that_are_no_lower_bound_are_trained_by_otherwise():
+    """Natural steps left the positive definite matrices there: the loss was NaN in ten steps."""
+    model = model_of(Gaussian(0.1))
+    groups = model.parameter_groups()
+    for objective, kind in (
+        (SVGPELBO(40), NaturalGradient),
+        (PredictiveLogLikelihood(40), torch.optim.SGD),
+    ):
+        optimizer = FirstOrder({**NATURAL, "variational": OTHERWISE})
+        optimizer.bind(groups, 10, model, 40, objective=objective)
+        assert type(optimizer.optimisers["variational"]) is kind
 
 
 class OneScale(MeanField):

@@ -40,6 +40,8 @@ class PredictiveLogLikelihood(SampledELBO):
         num_samples: S, draws of the lower layers of a deep model. The density of a row is the
             logarithm of the mean of S densities, which in expectation is below that of all draws
             and rises to it with S. Without lower layers (``SVGP``) nothing is drawn.
+        expected: average densities over the Gaussian marginals of the last layer. False: over draws
+            of f, whose logarithm is further below.
         beta: weight of the divergence, not negative. Smaller values fit the training rows closer.
 
     Raises:
@@ -57,8 +59,10 @@ class PredictiveLogLikelihood(SampledELBO):
     takes_missing_targets = True
     made_for = "SVGP"
 
-    def __init__(self, num_data: int, num_samples: int = 8, *, beta: float = 1.0) -> None:
-        super().__init__(num_data, num_samples, expected=True)
+    def __init__(
+        self, num_data: int, num_samples: int = 8, *, expected: bool = True, beta: float = 1.0
+    ) -> None:
+        super().__init__(num_data, num_samples, expected=expected)
         check_not_negative(finite=True, beta=beta)
         self.beta = beta
 
@@ -81,8 +85,10 @@ class PredictiveLogLikelihood(SampledELBO):
         return Pass(Marginals(*(part.unsqueeze(0) for part in marginals)), kl, report)
 
     def _fit(self, likelihood: Likelihood, batch: Batch, f: Marginals | Tensor) -> Tensor:
-        assert isinstance(f, Marginals)
-        each = likelihood.log_predictive_of_rows(batch.y, *f, batch.noise)
+        if isinstance(f, Marginals):
+            each = likelihood.log_predictive_of_rows(batch.y, *f, batch.noise)
+        else:
+            each = likelihood.log_prob_of_rows(batch.y, f, batch.noise)
         return (each.logsumexp(0) - math.log(len(each))).sum()
 
     def _evidence(self, model: Sampled, fit: Tensor, last: Pass) -> Evidence:

@@ -136,6 +136,14 @@ def test_densities_of_draws_of_the_lower_layers_are_averaged():
     assert model.kl() > 0.1
 
 
+def test_densities_of_draws_of_the_functions_are_averaged():
+    model, x, y = deep()
+    objective = PredictiveLogLikelihood(N, 5, expected=False)
+    found = objective.evidence(model, x, y, generator=draws(6))
+    each = model.likelihood.log_prob(y, model.sample_latents(x, 5, generator=draws(6))).exp()
+    torch.testing.assert_close(found.parts["fit"], each.mean(0).log().sum().detach())
+
+
 def test_a_deep_model_of_one_layer_is_the_shallow_one():
     model, x, y = deep(depth=1)
     flat = SVGP(
