@@ -198,6 +198,20 @@ def positive_parameter(
     _make_picklable(module)
 
 
+@torch.no_grad()
+def replace_positive(module: nn.Module, name: str, value: Tensor) -> None:
+    """Set the positive parameter ``module.<name>`` to natural values of any shape.
+
+    Floor, dtype, device and whether it is learned stay. torch's ``remove_parametrizations`` would
+    also change the class, which copies of the module share.
+    """
+    found = cast("_ExactInitial", module.parametrizations[name])  # type: ignore[index]
+    before, initial = found.original, _numbers(name, value).clone()
+    raw = cast(Positive, found[0]).right_inverse(initial)
+    found.original = nn.Parameter(raw.to(before), requires_grad=before.requires_grad)
+    found.remember(initial)
+
+
 def _numbers(name: str, value: float | Sequence[float] | Tensor) -> Tensor:
     """``value`` in float64, detached; raises ConfigError if it is no number."""
     try:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import copy
 from typing import Any, cast
 
-import torch
 from torch import nn
-from torch.nn.utils import parametrize
 
-from gpx.constraints import positive_parameter
+from gpx.constraints import replace_positive
 from gpx.errors import ConfigError, class_name
+from gpx.kernels.algebra import Product, Scale, Sum
 from gpx.kernels.arc_cosine import ArcCosine
 from gpx.kernels.base import Kernel
+from gpx.kernels.linear import Linear
+from gpx.kernels.own_covariance import computes_as
 from gpx.kernels.periodic import Periodic
 from gpx.kernels.stationary import Stationary
 from gpx.kernels.wendland import Wendland
@@ -51,15 +52,48 @@ def for_inputs(kernel: nn.Module, num_inputs: int) -> Kernel:
                 f"set max_inputs={num_inputs}"
             )
         made.hold_for(num_inputs)
-    lengthscale = made.lengthscale.detach()
-    constraint: Any = made.parametrizations
-    floor = float(constraint.lengthscale[0].floor)
-    learned = constraint.lengthscale.original.requires_grad
-    parametrize.remove_parametrizations(made, "lengthscale")
-    del made.lengthscale
+    return _with_one_each(made, "lengthscale", num_inputs)
+
+
+def resized(kernel: Kernel, num_inputs: int) -> Kernel:
+    """A copy for ``num_inputs`` inputs, part by part: ``for_inputs`` of kernels that it takes, a
+    slope variance for each input of linear ones, and sums, products and multiples of these; kernels
+    of another kind, or with ``active_dims``, are copied as they are.
+
+    A kernel that stands in several places is one kernel in the copy, too.
+
+    Raises:
+        ConfigError: a part that ``for_inputs`` refuses.
+    """
+    return _resized(kernel, num_inputs, {})
+
+
+def _resized(kernel: Kernel, num_inputs: int, known: dict[int, Kernel]) -> Kernel:
+    """``resized``; ``known``: copies of parts by the ``id`` of the part."""
+    if id(kernel) not in known:
+        made: Any
+        if isinstance(kernel, (Sum, Product)) and computes_as(kernel, Sum, Product):
+            made = copy.deepcopy(kernel)
+            made.kernels = nn.ModuleList(_resized(k, num_inputs, known) for k in kernel.parts)
+        elif isinstance(kernel, Scale) and computes_as(kernel, Scale):
+            made = copy.deepcopy(kernel)
+            made.kernel = _resized(kernel.kernel, num_inputs, known)
+        elif isinstance(kernel, (Stationary, ArcCosine)) and kernel.active_dims is None:
+            made = for_inputs(kernel, num_inputs)
+        else:
+            made = copy.deepcopy(kernel)
+            each = isinstance(made, Linear) and made.active_dims is None
+            if each and made.ard_num_dims not in (None, num_inputs):
+                made = _with_one_each(made, "slope_variance", num_inputs)
+        known[id(kernel)] = made
+    return known[id(kernel)]
+
+
+def _with_one_each(
+    made: Stationary | ArcCosine | Linear, name: str, num_inputs: int
+) -> Stationary | ArcCosine | Linear:
+    """The kernel with its parameter ``name`` for each input, at the mean of the values it had."""
+    values = getattr(made, name).detach()
+    replace_positive(made, name, values.double().mean().expand(num_inputs))
     made.ard_num_dims = num_inputs
-    value = torch.full((num_inputs,), float(lengthscale.mean()), dtype=torch.float64)
-    positive_parameter(made, "lengthscale", value, floor=floor)
-    constraint = made.parametrizations
-    constraint.lengthscale.original.requires_grad_(learned)
-    return made.to(lengthscale)
+    return made

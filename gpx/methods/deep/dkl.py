@@ -30,7 +30,7 @@ class DKL(FeatureModel):
     below 1 the network has Monte Carlo dropout.
 
     Args:
-        kernel, mean: of the features; a stationary kernel is resized to their number.
+        kernel, mean: of the features; the kernel is resized to their number.
         likelihood: any.
         num_inputs: d.
         num_data: n if known; limits the number of inducing points to n.

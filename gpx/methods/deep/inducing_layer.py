@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import torch
@@ -19,10 +18,8 @@ from gpx.inference.variational import (
     whitened_sums,
 )
 from gpx.inference.variational.paths import conditioned_paths
-from gpx.kernels.arc_cosine import ArcCosine
 from gpx.kernels.base import Kernel
-from gpx.kernels.for_inputs import for_inputs
-from gpx.kernels.stationary import Stationary
+from gpx.kernels.for_inputs import resized
 from gpx.likelihoods import Gaussian, GaussianOutputs
 from gpx.linalg import CholeskyReport
 from gpx.linalg.triangular import inverse_lower, lower_matmul
@@ -41,7 +38,7 @@ class InducingLayer(OutputLayer):
     anywhere in a torch network; its inducing points are in the space of its inputs.
 
     Args:
-        kernel: copied; a stationary or arc-cosine one is resized to ``num_inputs``.
+        kernel: copied, and resized to ``num_inputs``, also if it is a sum or product.
         num_inputs: d.
         num_outputs: p.
         num_inducing: M.
@@ -75,8 +72,7 @@ class InducingLayer(OutputLayer):
         super().__init__()
         check_at_least(1, num_inputs=num_inputs, num_outputs=num_outputs, num_inducing=num_inducing)
         check_jitter(jitter=jitter)
-        resized = isinstance(kernel, (Stationary, ArcCosine)) and kernel.active_dims is None
-        self.kernel = for_inputs(kernel, num_inputs) if resized else copy.deepcopy(kernel)
+        self.kernel = resized(kernel, num_inputs)
         self.mean = Zero() if mean is None else mean
         self.num_inputs, self.num_outputs, self.jitter = num_inputs, num_outputs, jitter
         self.inducing = nn.Parameter(torch.zeros(num_inducing, num_inputs))
