@@ -15,7 +15,7 @@ from gpx.linalg import RegularAxis, flatten_index, running_sum
 from gpx.linalg.interpolation import Boundary, Method, Outside, axis_weights
 from gpx.operators import Interpolation
 
-Placement = Literal["equidistant", "kmeans"]
+Placement = Literal["equidistant", "kmeans", "fixed"]
 
 MARGIN_CELLS = 2
 """Cells between the data and the ends of an axis, so that the cubic stencil stays on the grid."""
@@ -61,7 +61,8 @@ class InterpolationGrid:
     ) -> InterpolationGrid:
         """A grid over the range of every column of x (n, d).
 
-        Equidistant axes have two cells of margin on each side. Axes of "kmeans" have points at the
+        Equidistant axes (also "fixed", over the rows it is given) have two cells of margin on each
+        side. Axes of "kmeans" have points at the
         cluster centres of the column, or at all distinct coordinates if there are few, and an end
         point just outside the data on each side.
 

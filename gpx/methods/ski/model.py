@@ -72,7 +72,11 @@ class SKI(PlacedGrid, Model):
             (``settle``), up to 10,000, 300 x 300, 40 x 40 x 40, 20 on each of four, and 1,500
             with grid="kmeans".
         interpolation: "cubic" (4 points per axis), "linear" or "inverse_distance" (both 2).
-        grid: "equidistant"; or "kmeans", with points at cluster centres of each column and linear
+        grid: "equidistant", over the (projected) rows, which it follows while a projection is
+            learned; "fixed", behind a projection with rows of norm one: over [-r, r] on each axis,
+            r the largest norm of a row, where all projections lie. The gradient by the projection
+            is then exact, most points of the grid are empty, and the log-determinant "eigenvalues"
+            has none. Or "kmeans", with points at cluster centres of each column and linear
             weights. Points that are not equidistant have no Toeplitz structure: the kernel must
             factor over the inputs, and every axis is a dense matrix.
         boundary: cubic weights of predictions in the end cells of an equidistant axis: "keys"
@@ -181,7 +185,12 @@ class SKI(PlacedGrid, Model):
         self.given = None if points is None else parse_points(points, num_inputs)
         if self.given is not None:
             grid_size = [len(axis) for axis in self.given]
-        if grid != "equidistant" and interpolation == "cubic":
+        if grid == "fixed" and (projection is None or not projection.shortens):
+            raise ConfigError(
+                "grid=fixed lies where projections of rows of norm one end: give a "
+                "LinearProjection with constraint=unit or orthonormal, or take grid=equidistant"
+            )
+        if grid == "kmeans" and interpolation == "cubic":
             raise ConfigError(
                 f"grid={grid} and interpolation=cubic: cubic weights need equidistant points; use "
                 "interpolation=linear"
@@ -261,14 +270,20 @@ class SKI(PlacedGrid, Model):
         self.settle(x)
         with torch.no_grad():
             seen = self.projected(x)
-        self._place_grid(seen)
-        if self.projection is None:  # with a projection the spacing changes during training
+        fixed = self.placement == "fixed"
+        self._place_grid(self._reach(x) if fixed and len(x) else seen)
+        if self.projection is None or fixed:  # otherwise the spacing changes during training
             self.floors = spacing_floors(self.kernel, self.spacing, seen.amax(0) > seen.amin(0))
             bound_lengthscales(self.kernel, self.floors)
         rows = len(self.gathered(seen).weights.values)
         self.note = f"grid {(' + ' if self.additive else ' x ').join(map(str, self.grid.shape))}"
         if rows < len(x):
             self.note += f", {rows:,} rows replace {len(x):,}"
+
+    def _reach(self, x: Tensor) -> Tensor:
+        """The lowest and highest corner (2, d) of what projections with rows of norm one reach."""
+        longest = x.norm(dim=1).amax()
+        return torch.stack([-longest, longest]).unsqueeze(1).expand(2, self.inputs)
 
     def _place_grid(self, seen: Tensor) -> None:
         """Place the grid over projected inputs (n, d).
@@ -295,8 +310,8 @@ class SKI(PlacedGrid, Model):
     def system(self, x: Tensor) -> SKISystem:
         """The kernel matrix plus noise of the rows that replace x (n, D).
 
-        With a projection the grid is first placed over the projected inputs, and the matrix is
-        differentiable in the projection's parameters.
+        With a projection the grid is first placed over the projected inputs, unless it is fixed,
+        and the matrix is differentiable in the projection's parameters.
         """
         waves = DEFAULT_MAX_WAVES if self.rank is None else self.rank // 2
         alone = self.inputs == 1 or self.additive or self.projection is not None
@@ -305,7 +320,7 @@ class SKI(PlacedGrid, Model):
 
     def _rows_on_grid(self, x: Tensor) -> Gathered:
         seen = self.projected(x)
-        if self.projection is not None:
+        if self.projection is not None and self.placement != "fixed":
             self._place_grid(seen.detach())
         return self.gathered(seen)
 

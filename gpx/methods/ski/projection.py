@@ -26,6 +26,11 @@ class Projection(nn.Module, ABC):
     num_inputs: int
     num_outputs: int
 
+    @property
+    def shortens(self) -> bool:
+        """Whether no output is longer than the inputs, |u_r| <= |x|, wherever the parameters go."""
+        return False
+
     @abstractmethod
     def forward(self, x: Tensor) -> Tensor:
         """Inputs of the grid, (n, d)."""
@@ -61,6 +66,11 @@ class LinearProjection(Projection):
         start = torch.randn(num_outputs, num_inputs, generator=generator, dtype=torch.float64)
         start = start / start.norm(dim=1, keepdim=True)
         self.raw = nn.Parameter(start.to(torch.get_default_dtype()))
+
+    @property
+    def shortens(self) -> bool:
+        """As in ``Projection``: rows of norm one."""
+        return self.constraint != "free"
 
     @property
     def matrix(self) -> Tensor:

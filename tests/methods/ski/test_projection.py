@@ -1,5 +1,6 @@
 """Projections before the grid: constraints, gradients through the weights, a direction found."""
 
+import copy
 import math
 
 import pytest
@@ -70,10 +71,7 @@ def test_gradients_reach_the_projection_through_the_weights(monkeypatch, kind, d
     """With every unit vector as probe, evidence and gradient are those of the dense definition."""
     x, y = data()
     model = placed(x, y, MAPS[kind](d), kernel, rank=6)
-    eye = torch.eye(36, dtype=torch.float64) * math.sqrt(36)
-    monkeypatch.setattr("gpx.methods.ski.quad_logdet.probe_vectors", lambda *a, **k: eye)
-    monkeypatch.setattr("gpx.methods.ski.quad_logdet.control_variate_of", lambda *a: None)
-    found = SKIEvidence(probes=36, most_probes=36, accuracy=1.0).evidence(model, x, y).value
+    found = with_every_probe(monkeypatch).evidence(model, x, y).value
     found.backward()
     mine = {name: p.grad.clone() for name, p in model.named_parameters()}
     model.zero_grad()
@@ -87,6 +85,51 @@ def test_gradients_reach_the_projection_through_the_weights(monkeypatch, kind, d
     torch.testing.assert_close(found, want, rtol=1e-8, atol=0.0)
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(mine[name], parameter.grad, rtol=1e-6, atol=1e-6)
+
+
+def with_every_probe(monkeypatch):
+    """An evidence without random numbers: every unit vector of 36 rows is a probe."""
+    eye = torch.eye(36, dtype=torch.float64) * math.sqrt(36)
+    monkeypatch.setattr("gpx.methods.ski.quad_logdet.probe_vectors", lambda *a, **k: eye)
+    monkeypatch.setattr("gpx.methods.ski.quad_logdet.control_variate_of", lambda *a: None)
+    return SKIEvidence(probes=36, most_probes=36, accuracy=1.0)
+
+
+@pytest.mark.parametrize("constraint", ["unit", "orthonormal"])
+def test_on_a_fixed_grid_the_gradient_is_that_of_finite_differences(monkeypatch, constraint):
+    """The grid holds all that the projection can reach, and stays where it is while P moves."""
+    x, y = data()
+    model = placed(x, y, MAPS[constraint](2), Matern32, grid="fixed", rank=6)
+    before, longest = model.grid, float(x.norm(dim=1).max())
+    for axis in before.axes:
+        assert axis.start < -longest < longest < axis.start + (len(axis) - 1) * axis.spacing
+    objective = with_every_probe(monkeypatch)
+    value = objective.evidence(model, x, y).value
+    (found,) = torch.autograd.grad(value, model.projection.raw)
+    step = 1e-5 * torch.randn(2, 4, generator=torch.Generator().manual_seed(5)).double()
+    ends = []
+    for sign in (1.0, -1.0):
+        moved = copy.deepcopy(model)
+        with torch.no_grad():
+            moved.projection.raw.add_(sign * step)
+            ends.append(objective.evidence(moved, x, y).value)
+        assert moved.grid == before
+    difference = 0.5 * (ends[0] - ends[1])
+    torch.testing.assert_close((found * step).sum(), difference, rtol=1e-5, atol=1e-10)
+
+
+def test_the_eigenvalue_determinant_of_a_fixed_grid_does_not_know_the_projection():
+    """So that P is learned by the fit alone. Source: Hultin 2017, section 3.2.2."""
+    x, y = data()
+    objective = SKIEvidence(logdet="eigenvalues")
+    values = []
+    for seed in (1, 2):
+        projection = LinearProjection(4, 2, seed=seed)
+        model = placed(x, y, projection, grid="fixed")
+        values.append(objective.evidence(model, x, y).parts)
+    one, two = values
+    torch.testing.assert_close(one["complexity"], two["complexity"], rtol=1e-12, atol=0.0)
+    assert abs(one["fit"] - two["fit"]) > 0.1
 
 
 def test_the_identity_changes_nothing():
@@ -165,6 +208,9 @@ def test_invalid_setups_are_refused():
         NetworkProjection(1, 2)
     with pytest.raises(ConfigError, match="at least one unit"):
         NetworkProjection(3, 2, [0])
+    for projection in (LinearProjection(4, 2, "free"), NetworkProjection(4, 2)):
+        with pytest.raises(ConfigError, match="grid=fixed lies where projections of rows of norm"):
+            build(projection, grid="fixed")
     with pytest.raises(ConfigError, match="the projection takes 4 inputs and the data have 5"):
         SKI(
             kernel=RBF(2),
