@@ -51,7 +51,7 @@ class Gamma(Likelihood):
         """Mixture of gamma distributions, in float64; see ``mixture_of_means``.
 
         Where components must be wider than p(y | f), they are gamma distributions of smaller shape
-        and the same two moments. ``log_prob`` is exact.
+        and the same two moments. ``log_prob`` and moments are exact.
         """
         shape = self.shape.double()
 
@@ -62,9 +62,10 @@ class Gamma(Likelihood):
             less = 1.0 / (1.0 / shape + (1.0 + 1.0 / shape) * added.expm1())
             return torch.distributions.Gamma(less.expand_as(f), less * (-f).exp())
 
-        spread = torch.special.polygamma(1, shape)
+        of_log = torch.special.polygamma(1, shape)
         return mixture_of_means(
-            self, law, widened, lambda f: spread.expand_as(f), self.quadrature, mean, variance
+            *(self, law, widened, lambda f: of_log.expand_as(f), self.quadrature, mean, variance),
+            spread=(0.0, 1.0 / shape),
         )
 
     def curvature(self, y: Tensor, f: Tensor) -> Curvature:

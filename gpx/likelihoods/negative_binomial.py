@@ -118,8 +118,8 @@ def count_law(
 
     A ``mixture_of_means``. Where components must be wider, the gamma variable of the same first two
     moments takes the place of an exponential of a normal one: they are negative binomials with that
-    much more dispersion, and mean and variance of the mixture stay as they are. ``log_prob`` is
-    exact.
+    much more dispersion, and mean and variance of the mixture stay as they are. ``log_prob`` and
+    moments are exact.
 
     Args:
         likelihood: p(y | f).
@@ -136,9 +136,11 @@ def count_law(
         logits = f + total.log()
         return GammaPoisson((1.0 / total).expand_as(logits), logits=logits)
 
-    return mixture_of_means(
-        likelihood, law, widened, lambda f: dispersion + (-f).exp(), rule, mean, variance
-    )
+    def log_variance(f: Tensor) -> Tensor:
+        return dispersion + (-f).exp()
+
+    spread = 1.0, dispersion
+    return mixture_of_means(likelihood, law, widened, log_variance, rule, mean, variance, spread)
 
 
 def _log_coefficient(y: Tensor, r: Tensor) -> Tensor:

@@ -234,6 +234,7 @@ def quantile(law: Distribution, q: float | Tensor) -> Tensor:
     if not mean.numel():  # mixtures cannot check the values of no rows
         return mean.clone()
     if is_count(law):
+        law = of_components(law)
         try:
             return _whole_number(law, wanted)
         except NotImplementedError:

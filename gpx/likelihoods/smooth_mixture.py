@@ -30,17 +30,19 @@ DENSITY_ROWS = 1 << 15
 
 
 class LatentMixture(MixtureSameFamily):
-    """The law of targets under f ~ N(mean, variance): an exact density, all else by a mixture.
+    """The law of targets under f ~ N(mean, variance): exact density and moments, else a mixture.
 
     The nodes of the mixture follow f alone, so that they are none where a target far from all
     expectations would have its f: the density there is many nats too low. ``log_prob`` is instead
-    that of ``tilted_by_quadrature``, whose nodes follow the target. Moments, draws, distribution
+    that of ``tilted_by_quadrature``, whose nodes follow the target. Nor do they reach where most of
+    E exp(2 f) is if f is wide: mean and variance are closed forms, too. Draws, distribution
     function and quantiles are those of the mixture.
 
     Args:
         mixture: of the components.
         likelihood: p(y | f); without gradients a copy is kept, as it is now.
         latent_mean, latent_variance: of f, float64; broadcast to the batch of the mixture.
+        spread: a and b (), such that a exp(f) + b exp(2 f) is the variance of targets given f.
 
     Cost: some 200 evaluations of the likelihood for every target.
     """
@@ -51,6 +53,7 @@ class LatentMixture(MixtureSameFamily):
         likelihood: LogConcave,
         latent_mean: Tensor,
         latent_variance: Tensor,
+        spread: tuple[float, Tensor],
     ) -> None:
         super().__init__(mixture.mixture_distribution, mixture.component_distribution)
         self.trained = torch.is_grad_enabled()
@@ -58,6 +61,19 @@ class LatentMixture(MixtureSameFamily):
         self.likelihood = likelihood if keeps else copy.deepcopy(likelihood)
         self.latent_mean = latent_mean.expand(self.batch_shape)
         self.latent_variance = latent_variance.expand(self.batch_shape)
+        self.spread = spread
+
+    @property
+    def mean(self) -> Tensor:
+        """E exp(f), float64."""
+        return (self.latent_mean + 0.5 * self.latent_variance).exp()
+
+    @property
+    def variance(self) -> Tensor:
+        """E Var(y | f) + Var exp(f), float64."""
+        mean, (single, square) = self.mean, self.spread
+        wide = self.latent_variance.expm1()
+        return single * mean + mean.square() * (square * (wide + 1.0) + wide)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log E p(value | f), nats, float64; differentiable as mean and variance are."""
@@ -90,7 +106,9 @@ class LatentMixture(MixtureSameFamily):
     ) -> LatentMixture:
         """Another batch of such laws, with gradients if this one has them."""
         with torch.enable_grad():  # takes no copy of the likelihood, which is one where need be
-            made = LatentMixture(mixture, self.likelihood, latent_mean, latent_variance)
+            made = LatentMixture(
+                mixture, self.likelihood, latent_mean, latent_variance, self.spread
+            )
         made.trained = self.trained
         return made
 
@@ -103,10 +121,11 @@ def mixture_of_means(
     rule: GaussHermite,
     mean: Tensor,
     variance: Tensor,
+    spread: tuple[float, Tensor],
 ) -> LatentMixture:
     """The law of targets of mean exp(f), f ~ N(mean, variance), as a mixture of smooth density.
 
-    In float64, whatever the dtype of mean and variance. Its ``log_prob`` is exact.
+    In float64, whatever the dtype of mean and variance. Its ``log_prob`` and moments are exact.
 
     For a row it is the mixture of ``law(f)`` over the nodes of ``rule`` if neighbouring components
     overlap. If they do not (of 20 nodes and Poisson counts: if the variance of f times the rate two
@@ -122,6 +141,7 @@ def mixture_of_means(
         log_variance: of f: the variance of the logarithm of a target given f.
         rule: nodes of the plain mixture.
         mean, variance (..., n): of f.
+        spread: as for ``LatentMixture``.
 
     Cost: components of all rows are ``law`` if none needs the grid, and otherwise ``widened``, of
     ``GRID_NODES`` or the nodes of ``rule`` if these are more.
@@ -137,7 +157,8 @@ def mixture_of_means(
     # an exported program has one branch
     if not torch.compiler.is_exporting() and bool(plain.all()):
         # float64, as the density of a large count is a difference of large numbers
-        return LatentMixture(rule.mixture(law, mean, variance), likelihood, mean, variance)
+        plain_mixture = rule.mixture(law, mean, variance)
+        return LatentMixture(plain_mixture, likelihood, mean, variance, spread)
     count = max(GRID_NODES, len(rule.nodes))
     grid = torch.linspace(-GRID_END, GRID_END, count, dtype=f.dtype, device=f.device)
     gap = 2.0 * GRID_END / (count - 1)
@@ -148,4 +169,4 @@ def mixture_of_means(
     shares = torch.where(plain, pad(rule.weights, none), (-0.5 * grid.square()).softmax(0))
     parts = widened(f + 0.5 * added + rest * nodes, added)
     mixture = MixtureSameFamily(Categorical(shares), parts)
-    return LatentMixture(mixture, likelihood, mean, variance)
+    return LatentMixture(mixture, likelihood, mean, variance, spread)
