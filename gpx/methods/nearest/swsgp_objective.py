@@ -41,6 +41,8 @@ class Local(Protocol):
 class SWSGPObjective(StepCount, Objective[Local]):
     """(n / B) sum over the batch of E_q log p(y | f), minus the batch mean of KL(q(u_I) || p(u_I)).
 
+    A row of weight w counts as w rows in both.
+
     **Not a bound on the evidence** if every input uses its own neighbours (``scope="point"``): each
     contributes only 1 / n of its local divergence, and for small H the value exceeds the evidence
     by tens of nats. Use it for training, not to compare H, M or kernels. With H = M it is an
@@ -158,10 +160,21 @@ class SWSGPObjective(StepCount, Objective[Local]):
         terms = model.local_terms(x, self._near(model, x, rows, generator))
         scale = self.total / x.shape[0]
         each = model.likelihood.expected_log_prob_of_rows(y, *terms.marginals, noise)
-        fit, complexity = each.sum() * scale, terms.kl.mean()
+        fit, complexity = each.sum() * scale, self._mean_divergence(model, terms.kl, noise)
         return Evidence(
             fit - complexity, self._kind(model, x), {"fit": fit, "complexity": complexity}
         )
+
+    def _mean_divergence(self, model: Local, kl: Tensor, noise: RowNoise | None) -> Tensor:
+        """The mean () of divergences kl (b,), or (1,) if all rows share one, over rows so weighed.
+
+        Weights are relative to their mean over all rows that the model knows, so that the mean of
+        a batch is unbiased.
+        """
+        if noise is None or len(kl) != len(noise.relative):
+            return kl.mean()
+        known: RowNoise = getattr(model, "row_noise", None) or noise
+        return (kl / noise.relative.to(kl)).mean() / known.relative.to(kl).reciprocal().mean()
 
     def evidence_of(
         self, model: Local, batch: Batch, *, generator: torch.Generator | None = None
@@ -213,7 +226,8 @@ class SWSGPObjective(StepCount, Objective[Local]):
             terms = model.local_terms(rows_x, near)
             each = model.likelihood.expected_log_prob_of_rows(rows_y, *terms.marginals, noise)
             fit += each.sum().double()
-            complexity += terms.kl.sum().double() / self.total
+            share = len(rows_y) / self.total
+            complexity += share * self._mean_divergence(model, terms.kl, noise).double()
         whole = self._kind(model, x) == "unbiased"
         return Evidence(
             fit - complexity,

@@ -8,7 +8,9 @@ from gpx.errors import ConfigError
 from gpx.kernels import Matern52
 from gpx.lazy_rows import LazyRows
 from gpx.likelihoods import Gaussian
+from gpx.likelihoods.row_noise import RowNoise
 from gpx.means import Constant
+from gpx.methods.base.batch import Batch
 from gpx.methods.nearest import swsgp_objective
 from gpx.models import SWSGP
 from gpx.objectives import SWSGPObjective
@@ -184,3 +186,24 @@ def test_the_error_of_an_estimate_is_right_where_rows_that_are_near_are_alike(mo
     spread = torch.stack(errors).square().mean().sqrt()
     # of 40 independent errors of deviation one: within four of its own, 0.11
     assert 0.55 < float(spread) < 1.45
+
+
+def test_rows_of_weight_two_count_twice_in_the_mean_of_divergences():
+    """They counted once there and twice in the fit, so that other rows were pulled to the prior."""
+    x, y = data()
+    weights = 1 + torch.arange(NUM) % 3
+    twice = torch.repeat_interleave(torch.arange(NUM), weights)
+    whole, made = model(), model()
+    made.know_noise(RowNoise(torch.zeros(NUM).double(), 1.0 / weights.double()))
+    repeated, objective = SWSGPObjective(len(twice)), SWSGPObjective(NUM)
+    want = repeated.evidence(whole, x[twice], y[twice]).parts["complexity"].detach()
+    found = objective.evidence(made, x, y).parts["complexity"]
+    torch.testing.assert_close(found.detach(), want)
+    for size in (7, NUM):
+        found = objective.full_evidence(made, x, y, batch_size=size).parts["complexity"]
+        torch.testing.assert_close(found, want)
+    each = [
+        objective.evidence_of(made, Batch.of(made, x, y, rows)).parts["complexity"]
+        for rows in torch.arange(NUM).split(5)
+    ]
+    torch.testing.assert_close(torch.stack(each).mean().detach(), want)
