@@ -7,7 +7,9 @@ import pytest
 import torch
 from scipy import integrate, special, stats
 from torch.distributions import (
+    Beta,
     Categorical,
+    Gamma,
     Laplace,
     LogNormal,
     MixtureSameFamily,
@@ -71,6 +73,31 @@ def test_laplace():
         around = [float(MEAN[row]), *np.linspace(-10.0, 10.0, 41)]
         expected = integral(one.cdf, float(Y[row]), -30.0, 30.0, around)
         assert float(crps(law, Y)[row]) == pytest.approx(expected, rel=1e-8)
+
+
+SHAPES = torch.tensor([[0.02, 0.3, 4.0], [0.9, 3.0, 60.0]]).double()
+SHARES = torch.tensor([[0.2, 0.5, 0.3], [1.0, 2.0, 3.1]]).double()  # one of them sums to 1 - eps
+
+
+@pytest.mark.parametrize("kind", ["gamma", "beta"])
+def test_gamma_and_beta_laws_and_their_mixtures(kind):
+    """Targets of 1e-30 of the mean, too, as shapes below 0.1 give; 1e260 was the score of some
+    mixtures, whose shares sum to one only up to rounding."""
+    make = (
+        (lambda s: Gamma(s, 0.5 * s.sqrt())) if kind == "gamma" else (lambda s: Beta(s, s.sqrt()))
+    )
+    mixed = MixtureSameFamily(Categorical(probs=SHARES), make(SHAPES))
+    top = 200.0 if kind == "gamma" else 1.0
+    ends = torch.linspace(-150.0, 0.0, 30_001).exp(), torch.linspace(-30.0, -0.7, 9_001).exp()
+    line = top * torch.cat([ends[0], torch.linspace(0.0, 1.0, 30_001), 1.0 - ends[1]])
+    for y in (torch.tensor([1e-30, 0.4]).double(), torch.tensor([0.7, 1e-5]).double()):
+        for law in (mixed, make(SHAPES[:, 0]), make(SHAPES[:, 1])):
+            t = torch.cat([line, y, y * (1.0 + 1e-13)]).sort().values
+            with torch.no_grad():
+                below = cdf(law, t[:, None].expand(-1, 2))
+            squares = (below - (t[:, None] >= y).double()).square()
+            dense = torch.trapezoid(squares, t, dim=0)
+            torch.testing.assert_close(crps(law, y), dense, rtol=1e-3, atol=1e-9)
 
 
 @pytest.mark.parametrize("kind", ["normal", "laplace", "student"])
