@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import get_args
 
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid
+from torch.nn.functional import logsigmoid, pad
 from torch.special import log_ndtr
 
 from gpx.constraints import positive_parameter
@@ -16,8 +17,18 @@ from gpx.likelihoods.quadrature import GaussHermite
 from gpx.tensor_checks import check_one_of
 
 NUM_COMPONENTS = 60
-"""Components of the predictive mixture: enough for their densities to overlap, see ``predictive``.
-"""
+"""Components of the predictive mixture at Gauss-Hermite nodes."""
+
+MAX_SHARE = 0.9
+"""Largest 1 / (1 + precision) of components that were made wider."""
+MAX_LOG_VARIANCE = 300.0
+"""Largest logarithm of the variance of f that a component stands for, where links are flat."""
+MAX_GAP = 2.0
+"""Largest distance of components at Gauss-Hermite nodes, in standard deviations of the f that a
+component stands for; further apart their density would have separate peaks."""
+GRID_NODES, GRID_END, GRID_GAP = 161, 8.0, 1.5
+"""Number and outermost nodes of the even grid that takes their place, in standard deviations of f,
+and the largest distance of its components, as ``MAX_GAP``."""
 
 
 class Beta(Likelihood):
@@ -64,20 +75,59 @@ class Beta(Likelihood):
         return self.quadrature.expectation(lambda f: self.log_prob(y, f), mean, variance)
 
     def predictive(self, mean: Tensor, variance: Tensor) -> torch.distributions.MixtureSameFamily:
-        """Mixture of ``NUM_COMPONENTS`` beta distributions at nodes of f, in float64.
+        """Mixture of beta distributions at nodes of f, in float64.
 
-        Its density has separate peaks if the components are narrower than their distance: if the
-        precision is above about 30 over the variance of f (10 with the probit link).
+        A row of them would have separate peaks if the components were narrower than their distance:
+        if the precision is above about 200 over the variance of f, for means near 1/2. There f is
+        split into two independent normal variables. One goes through an even grid of nodes. The
+        other, as wide as the grid needs, lowers the precision of the components, so that they have
+        its variance too.
         """
+        mean, variance = mean.double(), variance.double()
+        f, v = (part.unsqueeze(-1) for part in (mean, variance))
+        v = v.clamp_min(torch.finfo(torch.float64).eps)  # keeps gradients of square roots finite
+        # of the narrowest component that matters: nearest to a mean of 1/2
+        reach = 2.0 * v.sqrt()
+        own = self._latent_variance(torch.minimum(torch.maximum(0.0 * f, f - reach), f + reach))
+        plain = self.laws.gap**2 * v <= MAX_GAP**2 * own
+        nodes, shares = self.laws.nodes.to(f.device), self.laws.weights.to(f.device)
+        added = torch.zeros_like(v)
+        if torch.compiler.is_exporting() or not bool(plain.all()):  # a program has one branch
+            grid = torch.linspace(-GRID_END, GRID_END, GRID_NODES, dtype=f.dtype, device=f.device)
+            gap = 2.0 * GRID_END / (GRID_NODES - 1)
+            added = torch.where(plain, 0.0, ((gap / GRID_GAP) ** 2 * v - own).clamp_min(0.0))
+            none = (0, GRID_NODES - len(nodes))
+            nodes = torch.where(plain, pad(nodes, none), grid)
+            shares = torch.where(plain, pad(shares, none), (-0.5 * grid.square()).softmax(0))
+        at = f + (v - added).sqrt() * nodes
+        # the mean of m over the other variable, by MacKay's approximation for the logit
+        log_a, log_b = self._log_parameters(at / (1.0 + self._shrinkage * added).sqrt())
+        # 1 / (1 + precision) grows by the variance of m over m (1 - m)
+        own_share = 1.0 / (1.0 + self.precision.double())
+        wider = own_share * (1.0 + added / self._latent_variance(at))
+        wider = torch.where(added > 0.0, wider.clamp_max(MAX_SHARE), wider)
+        change = (1.0 / wider - 1.0).log() - self.precision.double().log()
+        # parameters of zero are not allowed
+        tiny = torch.finfo(torch.float64).tiny
+        a, b = ((part + change).exp().clamp_min(tiny) for part in (log_a, log_b))
+        parts = torch.distributions.Beta(a, b, validate_args=False)
+        share = torch.distributions.Categorical(shares.expand(parts.batch_shape))
+        return torch.distributions.MixtureSameFamily(share, parts)
 
-        def law(f: Tensor) -> torch.distributions.Beta:
-            log_a, log_b = self._log_parameters(f)
-            # parameters of zero are not allowed
-            tiny = torch.finfo(log_a.dtype).tiny
-            a, b = (part.exp().clamp_min(tiny) for part in (log_a, log_b))
-            return torch.distributions.Beta(a, b, validate_args=False)
+    @property
+    def _shrinkage(self) -> float:
+        return 1.0 if self.link == "probit" else math.pi / 8.0
 
-        return self.laws.mixture(law, mean, variance)
+    def _latent_variance(self, f: Tensor) -> Tensor:
+        """The variance of f that has the effect on y which y has given f: that of y, m (1 - m) /
+        (1 + precision), over the square of the slope of the link; shaped as f."""
+        scale = self.precision.double().log()
+        log_mean, log_rest = (part - scale for part in self._log_parameters(f))
+        slope = log_mean + log_rest
+        if self.link == "probit":
+            slope = -0.5 * (f.square() + math.log(2.0 * math.pi))
+        logs = (log_mean + log_rest - 2.0 * slope).clamp_max(MAX_LOG_VARIANCE)
+        return logs.exp() / (1.0 + self.precision.double())
 
     def _log_parameters(self, f: Tensor) -> tuple[Tensor, Tensor]:
         """log(precision m) and log(precision (1 - m)), float64, shaped as f."""
