@@ -18,7 +18,8 @@ every FFT outside of these (spectra, the Gram matrix of waves). The excess over 
 rest of the Gram matrix, its factorisation and inverse, the kernel and autograd. A better
 preconditioner needs fewer products, so it may raise this ratio while it reduces the time. On two or
 three axes kernels that factor are multiplied through the few eigenvectors of each; "over FFTs" has
-the same products with K_UU by two-dimensional FFTs in their place, as KISS-GP has them.
+the same products with K_UU by two-dimensional FFTs in their place, as KISS-GP has them. MiB: most
+memory of tensors made in a step that are held at once.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ import torch
 from gpytorch.kernels import GridInterpolationKernel
 from peers import Regression, rbf
 from tables import show
-from timing import command_line, fair, spent
+from timing import command_line, fair, spent, tensors_mib
 from torch import Tensor
 
 from gpx.kernels import RBF, Kernel, Matern32
@@ -67,7 +68,7 @@ BARE = (
     (AxisCovariance, "gradient"),
     (WavePart, "project"),
     (WavePart, "expand"),
-    (WavePart, "spectra_outside"),
+    (WavePart, "_outside"),
     (EigenPart, "project"),
     (EigenPart, "expand"),
     (Gathered, "residuals"),
@@ -205,6 +206,7 @@ def compare(num: int, d: int, size: int, arguments: argparse.Namespace) -> None:
         name: [statistics.median(own) for own in zip(*each, strict=True)]
         for name, each in ratios.items()
     }
+    memory = {name: tensors_mib(step, device) for name, step in steps.items()}
     peer = found.get(PEER)
     rows = [
         {
@@ -213,6 +215,7 @@ def compare(num: int, d: int, size: int, arguments: argparse.Namespace) -> None:
             "over bare": over[name][0] if over[name] else None,
             "over FFTs": over[name][1] if over[name] else None,
             "times faster than GPyTorch": peer and peer / seconds,
+            "MiB": memory[name],
             "evidence": f"{statistics.fmean(values[name][1:]):.2f}",
             "scatter, nats": statistics.stdev(values[name]),
         }

@@ -7,7 +7,8 @@ Whitened SVGP with full covariance, Gaussian likelihood, RBF with one lengthscal
 learned inducing points; GPyTorch with both of its strategies. A step is a loss and its gradient, or
 one of training: natural gradients for q(u), Adam for the rest. Steps alternate, so that other load
 slows all of them; times are medians. The limit is the time of the unavoidable products alone at the
-rate of a large matrix product, measured in the same run.
+rate of a large matrix product, measured in the same run. MiB: most memory of tensors made in a step
+that are held at once.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import warnings
 import torch
 from peers import Sparse, Step, rbf
 from tables import show
-from timing import command_line, in_turns, middle, multiply_adds, named
+from timing import command_line, in_turns, middle, multiply_adds, named, tensors_mib
 from torch import Tensor
 
 from gpx.kernels import RBF
@@ -118,10 +119,12 @@ def main() -> None:
         )
         losses = {name: float(step()) for name, step in steps.items()}
         times = {k: middle(v) for k, v in in_turns(steps, args.repeats, args.device).items()}
+        memory = {name: tensors_mib(step, args.device) for name, step in steps.items()}
         rate = multiply_adds(dtype, args.device)
         limit = least_multiply_adds(args.inducing, args.batch) / rate
         for name, (wall, processor) in times.items():
-            own = times[TRAINING[0] if name in TRAINING else "gpx"]
+            ours = TRAINING[0] if name in TRAINING else "gpx"
+            own = times[ours]
             rows.append(
                 {
                     "dtype": named(dtype),
@@ -131,6 +134,8 @@ def main() -> None:
                     "processor, ms": 1e3 * processor,
                     "processor, over gpx": processor / own.processor,
                     "time / limit": wall / limit,
+                    "MiB": memory[name],
+                    "MiB, over gpx": memory[name] / memory[ours],
                     "loss": f"{losses[name]:.5f}",
                 }
             )
