@@ -27,6 +27,7 @@ from omegaconf.errors import OmegaConfBaseException
 from gpx.errors import ConfigError
 from gpx.options.choices import with_choices_made
 from gpx.options.config import CONFIGS
+from gpx.options.kept_configs import kept_or_composed
 from gpx.options.kernel_expression import EXAMPLE, with_kernel_expressions
 from gpx.options.old import CHOICES, GROUPS, new_name, solver_owners
 
@@ -63,11 +64,15 @@ def composed(overrides: Sequence[str]) -> DictConfig:
     with COMPOSING:
         try:
             overrides = with_kernel_expressions(overrides, [CONFIGS])
-            check_choices(overrides)
-            with _composing():
-                return with_choices_made(compose("train", overrides=list(overrides)))
+            return kept_or_composed(CONFIGS, overrides, lambda: _composed(overrides))
         except (HydraException, OmegaConfBaseException) as error:  # explained by composing again
             raise ConfigError(explain(error, overrides)) from error
+
+
+def _composed(overrides: Sequence[str]) -> DictConfig:
+    check_choices(overrides)
+    with _composing():
+        return with_choices_made(compose("train", overrides=list(overrides)))
 
 
 @contextmanager

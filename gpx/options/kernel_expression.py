@@ -112,8 +112,10 @@ def kernel_node(text: str, folders: Sequence[Path]) -> dict[str, Any]:
 def _store(text: str, folders: Sequence[Path]) -> str:
     """Store the config of an expression for Hydra, and return its name there."""
     name = re.sub(r"\s+", "", text).replace("'", "").replace('"', "")
-    node = kernel_node(text, folders)
-    ConfigStore.instance().store(group=GROUP, name=name, node=node)
+    node, store = kernel_node(text, folders), ConfigStore.instance()
+    known = store.repo.get(GROUP, {}).get(f"{name}.yaml")
+    if known is None or known.node != node:  # the same one is left, for ``kept_configs``
+        store.store(group=GROUP, name=name, node=node)
     return name
 
 
