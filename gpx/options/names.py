@@ -88,11 +88,14 @@ def with_option_names(text: str, config: DictConfig, node: str | None = None) ->
     text = _with_choices(text, config)
     options: dict[str, list[str]] = defaultdict(list)
     of_class: dict[str, str] = {}
+    words = set(re.findall(r"\w+", text))  # to follow every option of a config would take long
     for each in NODES:
         for name, built in _below(config.get(each), each):
             argument = name.rpartition(".")[2]
+            if argument not in words:
+                continue
             options[argument].append(name)
-            if built:
+            if built in words:
                 of_class[f"{built}.{argument}"] = _referred(name, config)
     known: dict[str, str] = {}
     for argument, names in options.items():
