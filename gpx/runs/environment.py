@@ -8,6 +8,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Mapping
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -41,13 +42,8 @@ def environment_record(
     import gpx
 
     versions: dict[str, str | None] = {"python": platform.python_version(), "gpx": gpx.__version__}
-    for package in PACKAGES:
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            versions[package] = None
     return {
-        "versions": versions,
+        "versions": versions | {package: _version(package) for package in PACKAGES},
         "platform": platform.platform(),
         "device": str(device),
         "device_name": _device_name(device),
@@ -59,6 +55,15 @@ def environment_record(
         "data_checksums": dict(checksums),
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
     }
+
+
+@cache
+def _version(package: str) -> str | None:
+    """Version of an installed package; None if it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def matmul_record() -> dict[str, Any]:
@@ -128,12 +133,19 @@ def source_commit(folder: Path = Path(__file__).parent) -> str | None:
     Returns:
         forty hexadecimal digits, perhaps with ``-dirty``; None outside a git repository.
     """
-    try:
-        commit = _git(folder, "rev-parse", "--verify", "HEAD")
-        changed = _git(folder, "status", "--porcelain", "--", *CODE)
+    try:  # one command for both, as every run waits for it
+        options = ("--porcelain=v2", "--branch", "--no-ahead-behind")
+        lines = _git(folder, "status", *options, "--", *CODE).splitlines()
     except (OSError, subprocess.SubprocessError):
         return None
-    return f"{commit}-dirty" if changed else commit
+    commit = next((x.removeprefix(COMMIT) for x in lines if x.startswith(COMMIT)), "(initial)")
+    if commit == "(initial)":  # nothing has been committed yet
+        return None
+    return f"{commit}-dirty" if any(not line.startswith("#") for line in lines) else commit
+
+
+COMMIT = "# branch.oid "
+"""Line of ``git status`` with the commit."""
 
 
 CODE = (

@@ -15,7 +15,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from gpx.atomic_file import atomic_file, write_atomically
+from gpx.atomic_file import write_atomically
 from gpx.data.folders import MASK_CHECKSUM
 from gpx.errors import CheckpointError, ConfigError
 from gpx.options.old import current
@@ -108,8 +108,8 @@ class RunFolder:
             )
         try:
             text = self.config.read_text(encoding="utf-8")
-            # nested references can make a small file fill the memory
-            if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
+            # nested references can make a small file fill the memory; each has a star
+            if "*" in text and any(isinstance(e, yaml.AliasEvent) for e in yaml.parse(text)):
                 raise CheckpointError(
                     f"{self.config} holds YAML references, which gpx never writes"
                 )
@@ -152,10 +152,16 @@ class RunFolder:
         path.mkdir(exist_ok=True)
         return path
 
-    def write_figure(self, name: str, figure: Figure) -> None:
-        """Write ``figures/<name>.png``; a link of that name is replaced, never followed."""
-        with atomic_file(self.own_folder(self.figures) / f"{name}.png") as file:
-            figure.savefig(file, format="png", dpi=150)
+    def write_figure(self, name: str, figure: Figure) -> bytes:
+        """Write ``figures/<name>.png``, and return what is in it.
+
+        A link of that name is replaced, never followed.
+        """
+        from gpx.runs.figures.picture import png  # Matplotlib is slow to import
+
+        picture = png(figure)
+        write_atomically(self.own_folder(self.figures) / f"{name}.png", picture)
+        return picture
 
     def write_json(self, path: Path, content: dict[str, Any]) -> None:
         """Write a JSON file; NaN and infinities, which JSON does not have, become null."""

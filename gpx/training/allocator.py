@@ -9,6 +9,8 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import platform
+from collections.abc import Callable
+from functools import cache
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Parameters of mallopt(3)."""
@@ -23,10 +25,16 @@ def keep_freed_memory() -> bool:
 
     The process then holds the peak memory of its temporaries until it ends.
     """
-    if platform.libc_ver()[0] != "glibc":
-        return False
-    mallopt = getattr(ctypes.CDLL(ctypes.util.find_library("c")), "mallopt", None)
+    mallopt = _mallopt()
     if mallopt is None:
         return False
     kept = any(mallopt(M_MMAP_THRESHOLD, size) for size in MAX_KEPT_BYTES)
     return bool(mallopt(M_TRIM_THRESHOLD, 2**31 - 1)) and kept
+
+
+@cache
+def _mallopt() -> Callable[[int, int], int] | None:
+    """mallopt(3) of glibc; None with another C library. Finding the library starts a process."""
+    if platform.libc_ver()[0] != "glibc":
+        return None
+    return getattr(ctypes.CDLL(ctypes.util.find_library("c")), "mallopt", None)
