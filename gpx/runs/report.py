@@ -184,10 +184,9 @@ def _draw(
     pictures = draw_results(state.data.in_memory, predictor, predictive, before)
     pictures |= draw_model(state.data.in_memory, predictor, state.model, state.console.say)
     for name, figure in pictures.items():
-        state.folder.write_figure(name, figure)
-        figure.set_layout_engine("none")  # the layout is done; loggers draw the figure again
+        picture = state.folder.write_figure(name, figure)
         for logger in state.loggers:
-            logger.figure(name, figure, step)
+            logger.figure(name, picture, step)
 
 
 def settings(config: DictConfig) -> dict[str, str | bool | float]:

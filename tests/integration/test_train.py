@@ -69,7 +69,7 @@ def test_a_run_reports_to_a_logger_from_start_to_end(train, monkeypatch):
     options = ["approx=exact", "trainer.max_steps=2", "trainer.figures=true"]
     train("data=toy1d", *options, "trainer.loggers=[mlflow]")
     assert calls[:2] == ["start_run", "log_text"]
-    assert {"log_metrics", "log_figure", "log_params"} < set(calls)
+    assert {"log_metrics", "log_image", "log_params"} < set(calls)
     assert calls[-1] == "end_run"
 
 

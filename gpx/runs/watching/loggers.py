@@ -11,15 +11,12 @@ from collections.abc import Callable, Mapping
 from io import BytesIO
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from gpx.atomic_file import write_atomically
 from gpx.errors import ConfigError
 from gpx.methods.base.model import Model
 from gpx.training.progress import Monitor, Progress
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 logger = logging.getLogger(__name__)
 
@@ -35,8 +32,8 @@ class Logger(Monitor, Protocol):
     def text(self, name: str, text: str) -> None:
         """Called with the resolved config when the run begins."""
 
-    def figure(self, name: str, figure: Figure, step: int) -> None:
-        """Called with every figure at the end."""
+    def figure(self, name: str, picture: bytes, step: int) -> None:
+        """Called with every figure at the end, as a PNG file."""
 
     def outcome(self, settings: Settings, metrics: Mapping[str, float]) -> None:
         """Called at the end with the options of the run and the final metrics."""
@@ -74,9 +71,11 @@ class MLflow:
         """Store ``text`` as an artifact."""
         self._mlflow.log_text(text, f"{name}.yaml")
 
-    def figure(self, name: str, figure: Figure, step: int) -> None:
+    def figure(self, name: str, picture: bytes, step: int) -> None:
         """Store a figure as an artifact."""
-        self._mlflow.log_figure(figure, f"figures/{name}.png")
+        from PIL import Image
+
+        self._mlflow.log_image(Image.open(BytesIO(picture)), f"figures/{name}.png")
 
     def outcome(self, settings: Settings, metrics: Mapping[str, float]) -> None:
         """Parameters and final metrics; options that a resumed run has changed become tags."""
@@ -122,13 +121,12 @@ class WeightsAndBiases:
         """Store ``text`` in the config of the run."""
         self._run.config.update({name: text}, allow_val_change=True)
 
-    def figure(self, name: str, figure: Figure, step: int) -> None:
-        """Add a figure, as a picture: the package takes figures of pyplot only."""
+    def figure(self, name: str, picture: bytes, step: int) -> None:
+        """Add a figure."""
         from PIL import Image
 
-        drawn = BytesIO()
-        figure.savefig(drawn, format="png")
-        self._run.log({f"figures/{name}": self._wandb.Image(Image.open(drawn))}, step=step)
+        shown = self._wandb.Image(Image.open(BytesIO(picture)))
+        self._run.log({f"figures/{name}": shown}, step=step)
 
     def outcome(self, settings: Settings, metrics: Mapping[str, float]) -> None:
         """Settings and final metrics."""
@@ -164,9 +162,9 @@ class UntilItFails:
         """As in ``Logger``."""
         self._tell("text", name, text)
 
-    def figure(self, name: str, figure: Figure, step: int) -> None:
+    def figure(self, name: str, picture: bytes, step: int) -> None:
         """As in ``Logger``."""
-        self._tell("figure", name, figure, step)
+        self._tell("figure", name, picture, step)
 
     def outcome(self, settings: Settings, metrics: Mapping[str, float]) -> None:
         """As in ``Logger``."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
+from tensorboard.compat.proto.summary_pb2 import Summary
 from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
@@ -15,11 +16,10 @@ from gpx.constraints import natural_parameters
 from gpx.methods.base.model import Model
 from gpx.training.progress import Progress
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 MAX_HISTOGRAM_ENTRIES = 64
 """Of longer parameters (inducing points, variational means) only the root mean square is shown."""
+RGBA = 4
+"""Colour space of a picture, as TensorBoard numbers them."""
 
 
 class TensorBoard:
@@ -73,9 +73,15 @@ class TensorBoard:
         for name, value in metrics.items():
             self._writer.add_scalar(f"test/{name}", value, step)
 
-    def figure(self, name: str, figure: Figure, step: int) -> None:
-        """Add one figure."""
-        self._writer.add_figure(f"figures/{name}", figure, step)
+    def figure(self, name: str, picture: bytes, step: int) -> None:
+        """Add one figure, a PNG file; ``SummaryWriter.add_figure`` would draw it once more."""
+        width, height = struct.unpack(">II", picture[16:24])  # of the first chunk of every PNG
+        image = Summary.Image(
+            height=height, width=width, colorspace=RGBA, encoded_image_string=picture
+        )
+        writer = self._writer._get_file_writer()
+        assert writer is not None
+        writer.add_summary(Summary(value=[Summary.Value(tag=f"figures/{name}", image=image)]), step)
 
     def outcome(
         self, settings: Mapping[str, str | bool | float], metrics: Mapping[str, float]

@@ -8,6 +8,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from gpx.errors import ConfigError
+from gpx.runs.figures.picture import png
 from gpx.runs.watching.loggers import LOGGERS, open_logger, require_loggers
 from gpx.training.progress import Progress
 
@@ -57,9 +58,9 @@ def test_figures_reach_weights_and_biases_as_pictures(tmp_path, monkeypatch):
     package = Recorder("wandb")
     monkeypatch.setitem(sys.modules, "wandb", package)
     logger = LOGGERS["wandb"](tmp_path / "run")
-    logger.figure("calibration", Figure(figsize=(2, 1), dpi=50), 3)
+    logger.figure("calibration", png(Figure(figsize=(2, 1))), 3)
     ((_, (picture,), _),) = [call for call in package.calls if call[0] == "Image"]
-    assert picture.size == (100, 50)
+    assert picture.size == (300, 150)
     assert package.calls[-1][2] == {"step": 3}
 
 
