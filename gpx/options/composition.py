@@ -14,7 +14,7 @@ from typing import Any
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ChoiceSweep, Glob, QuotedString
+from hydra.core.override_parser.types import ChoiceSweep, Glob, OverrideType, QuotedString
 from hydra.errors import (
     ConfigCompositionException,
     HydraException,
@@ -64,15 +64,42 @@ def composed(overrides: Sequence[str]) -> DictConfig:
     with COMPOSING:
         try:
             overrides = with_kernel_expressions(overrides, [CONFIGS])
-            return kept_or_composed(CONFIGS, overrides, lambda: _composed(overrides))
+            check_choices(overrides)
+            made = _of_kept_choices(overrides)
+            return with_choices_made(_of_hydra(overrides) if made is None else made)
         except (HydraException, OmegaConfBaseException) as error:  # explained by composing again
             raise ConfigError(explain(error, overrides)) from error
 
 
-def _composed(overrides: Sequence[str]) -> DictConfig:
-    check_choices(overrides)
+def _of_hydra(overrides: Sequence[str]) -> DictConfig:
     with _composing():
-        return with_choices_made(compose("train", overrides=list(overrides)))
+        return compose("train", overrides=list(overrides))
+
+
+def _of_kept_choices(overrides: Sequence[str]) -> DictConfig | None:
+    """The config of choices of groups, perhaps kept from before, with values set as Hydra does.
+
+    None where Hydra has to compose it as a whole: to say what is wrong with an option, and for
+    options other than ``group=choice`` and ``name=value``.
+    """
+    choices, values = [], []
+    for override in OverridesParser.create().parse_overrides(list(overrides)):
+        name, value = override.key_or_group, override.value()
+        if override.type is not OverrideType.CHANGE or override.is_sweep_override():
+            return None
+        if (CONFIGS / name).is_dir() and isinstance(value, (str, QuotedString)):
+            choices.append(override.input_line or "")
+        elif override.package is None and not (CONFIGS / name).is_dir():
+            values.append((name, value))
+        else:
+            return None
+    made = kept_or_composed(CONFIGS, choices, lambda: _of_hydra(choices))
+    try:
+        for name, value in values:
+            OmegaConf.update(made, name, value, merge=True)
+    except (OmegaConfBaseException, TypeError, ValueError):
+        return None
+    return made
 
 
 @contextmanager

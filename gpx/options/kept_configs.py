@@ -1,7 +1,7 @@
-"""Configs of earlier compositions: of the same options Hydra composes the same config.
+"""Configs of earlier compositions: of the same choices Hydra composes the same config.
 
 Hydra reads and merges some thirty files for a config, which takes longer than the fit of a small
-model. A search over models, a cross-validation or a loop of fits asks for the same one again.
+model. A search over models, a cross-validation or a loop of fits asks for the same ones again.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ _kept: OrderedDict[tuple[str, ...], _Kept] = OrderedDict()
 
 
 def kept_or_composed(
-    folder: Path, overrides: Sequence[str], compose: Callable[[], DictConfig]
+    folder: Path, choices: Sequence[str], compose: Callable[[], DictConfig]
 ) -> DictConfig:
-    """The config of ``compose()``, or a copy of what it gave before for the same options.
+    """The config of ``compose()``, or a copy of what it gave before for the same choices.
 
     It is composed again if a file of the folder or a node of Hydra's store has changed since. Not
     for several threads at a time.
 
     Args:
         folder: of the config groups.
-        overrides: the options.
+        choices: the options that the config is composed of.
         compose: composes a config from these and nothing else.
 
     Cost: of a config that is kept, the look at 300 files, 2 ms.
     """
-    key = tuple(overrides)
-    files, nodes = list(_files(folder)), list(_nodes(ConfigStore.instance().repo))
-    known = _kept.get(key)
-    if known is not None and known.files == files and _same(known.nodes, nodes):
+    key = tuple(choices)
+    files, known = list(_files(folder)), _kept.get(key)
+    if known is not None and known.files == files and _same(known.nodes, _stored()):
         _kept.move_to_end(key)
         found: DictConfig = pickle.loads(known.config)
         return found
     config = compose()
-    _kept[key] = _Kept(files, nodes, pickle.dumps(config))
+    # the first composition also stores the nodes of Hydra's plugins
+    _kept[key] = _Kept(files, _stored(), pickle.dumps(config))
     _kept.move_to_end(key)
     while len(_kept) > MAX_KEPT:
         _kept.popitem(last=False)
@@ -75,6 +75,10 @@ def _files(folder: Path | str) -> Iterator[tuple[str, int, int]]:
             else:
                 found = entry.stat()
                 yield entry.path, found.st_mtime_ns, found.st_size
+
+
+def _stored() -> list[ConfigNode]:
+    return list(_nodes(ConfigStore.instance().repo))
 
 
 def _nodes(store: Mapping[str, Any]) -> Iterator[ConfigNode]:

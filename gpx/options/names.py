@@ -21,6 +21,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import TextIO
 
@@ -196,15 +197,32 @@ def _with_choices(text: str, config: DictConfig) -> str:
     return re.sub(_either(values), lambda match: values[match[1]], text)
 
 
-def _content(path: Path) -> DictConfig:
-    """A config file, merged with the files of its group in its ``defaults``."""
-    content = OmegaConf.load(path)
-    assert isinstance(content, DictConfig)
-    siblings = {each.stem: each for each in path.parent.glob("*.yaml")}
-    bases = [siblings[name] for name in content.get("defaults", []) if name in siblings]
-    merged = OmegaConf.merge(*map(_content, bases), content)
-    assert isinstance(merged, DictConfig)
-    return merged
+Stamp = tuple[tuple[Path, int], ...]
+"""Files, each with the time of its last change."""
+
+
+def _stamp(group: str) -> Stamp:
+    files = sorted((CONFIGS / group).glob("*.yaml"))
+    return tuple((file, file.stat().st_mtime_ns) for file in files)
+
+
+@lru_cache(maxsize=32)
+def _contents(files: Stamp) -> dict[str, DictConfig]:
+    """The config files of a group by their choice, merged with those in their ``defaults``.
+
+    Read once as long as no file changes: a message with a list of classes looks for each.
+    """
+    own = {path.stem: OmegaConf.load(path) for path, _ in files}
+
+    def merged(name: str) -> DictConfig:
+        content = own[name]
+        assert isinstance(content, DictConfig)
+        bases = [merged(each) for each in content.get("defaults", []) if each in own]
+        made = OmegaConf.merge(*bases, content)
+        assert isinstance(made, DictConfig)
+        return made
+
+    return {name: merged(name) for name in own}
 
 
 def _choice(name: str, option: str | None, group: str, config: DictConfig) -> str | None:
@@ -220,9 +238,8 @@ def _choice(name: str, option: str | None, group: str, config: DictConfig) -> st
     """
     wanted, _, value = (option or "").partition("=")
     building = [
-        path.stem
-        for path in sorted((CONFIGS / group).glob("*.yaml"))
-        for content in [_content(path)]
+        choice
+        for choice, content in _contents(_stamp(group)).items()
         for node in (content, OmegaConf.select(content, group))
         if _class(node) == name and (not wanted or str(node.get(wanted)) == value)
     ]

@@ -29,12 +29,12 @@ def composed():
 
 
 @pytest.fixture
-def train(composed, tmp_path):
+def train(tmp_path):
     """Run a config in this process: (metrics, run folder)."""
 
     def start(*overrides, folder="run"):
         target = RunFolder(tmp_path / folder)
-        return run(composed(*SMALL, *overrides), target), target
+        return run(composed_config([*SMALL, *overrides]), target), target
 
     return start
 
