@@ -108,6 +108,8 @@ def steps_of(*options: str, places: bool = False, recorded: bool = False) -> lis
         ended = Session.end_step
 
         def mark(self: Session) -> None:
+            if not marks:  # what comes before would only be counted for nothing, and takes longer
+                stack.enter_context(counted)
             marks.append(Step(Counter(counted.counts), Counter(waits)))
             if self.step >= self.max_steps:
                 raise _LastStep
@@ -117,7 +119,6 @@ def steps_of(*options: str, places: bool = False, recorded: bool = False) -> lis
             stack.enter_context(mock.patch.object(Replayed, "__init__", _captured(waits, counted)))
         stack.enter_context(mock.patch.object(Session, "end_step", mark))
         stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
-        stack.enter_context(counted)
         with contextlib.suppress(_LastStep):
             run(config, RunFolder(Path(folder) / "run"))
     return [
