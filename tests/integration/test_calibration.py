@@ -19,7 +19,7 @@ from gpx.options.composition import composed
 from gpx.runs import RunFolder, load, resume, run
 from gpx.runs.calibration_report import CalibrationReport
 
-SMALL = ["trainer.tensorboard=false", "trainer.eval_every=0"]
+SMALL = ["trainer.tensorboard=false", "trainer.eval_every=0", "trainer.baselines=false"]
 CLASSES = [
     *("approx=cnn", "data=digits", "data.noise=0.5"),
     *("data.train_size=500", "trainer.max_steps=150", "calibrate=temperature"),
@@ -66,7 +66,7 @@ def test_a_resumed_run_calibrates_alike(finished, tmp_path):
     _, whole = finished
     folder = RunFolder(tmp_path / "stopped")
     with stopped_at(30):
-        run(composed([*SMALL, *CLASSES]), folder)
+        run(composed([*SMALL, *CLASSES, "trainer.figures=false"]), folder)
     resumed = resume(folder.path)
     for name in ("test.mnlp", "uncalibrated.mnlp", "calibration.temperature"):
         assert resumed[name] == whole[name]
@@ -88,6 +88,7 @@ def test_another_calibration_than_that_of_the_checkpoint_is_refused(tmp_path):
 def test_numbers(tmp_path, name):
     folder = RunFolder(tmp_path / "run")
     metrics = run(composed([*SMALL, *NUMBERS, f"calibrate={name}"]), folder)
+    assert (folder.figures / "calibration.png").exists()
     assert metrics["calibration.factor"] != 1.0
     assert metrics["test.rmse"] == pytest.approx(metrics["uncalibrated.rmse"], rel=1e-5)
     assert metrics["test.mnlp"] != metrics["uncalibrated.mnlp"]
@@ -158,7 +159,7 @@ def test_diagnose_shows_numbers_in_their_own_unit(tmp_path, capsys):
 
 def test_diagnose_without_test_rows(tmp_path, capsys):
     folder = RunFolder(tmp_path / "run")
-    options = ["approx=qsgp", "data=toy1d", "data.test_fraction=0", "trainer.max_steps=3"]
+    options = ["approx=qsgp", "data=toy1d", "data.test_fraction=0", "approx.num_basis=100"]
     run(composed([*SMALL, *options, "init=constants", "trainer.figures=false"]), folder)
     assert "has no test rows" in refused(capsys, diagnose, f"run={folder.path}")
 

@@ -39,6 +39,7 @@ def classes(tmp_path):
         "trainer.max_steps=100",
         "trainer.figures=false",
         "trainer.tensorboard=false",
+        "trainer.baselines=false",
     ]
 
 
@@ -91,7 +92,8 @@ def test_logistic_is_another_name_of_bernoulli(composed):
 
 
 def test_two_classes_by_defaults(composed, classes, tmp_path, capsys):
-    metrics = run(composed(*classes), RunFolder(tmp_path / "run"))
+    compared = composed(*classes, "trainer.baselines=true")
+    metrics = run(compared, RunFolder(tmp_path / "run"))
     assert metrics["test.accuracy"] > 0.9
     assert metrics["test.mnlp"] < 0.75 * metrics["baseline.linear.mnlp"]
     assert metrics["train.evidence_kind"] == "lower_bound"

@@ -144,7 +144,7 @@ def test_a_settled_run_goes_on_only_where_it_is_told_not_to_settle(arrays, tmp_p
     folder = tmp_path / "run"
     before = gpx.fit(*arrays, *QUICK, folder=folder).metrics["train.steps"]
     capsys.readouterr()
-    more = [f"trainer.max_steps={before + 900}"]
+    more = [f"trainer.max_steps={before + 400}"]
     assert resume(folder, options=more)["train.steps"] == before
     said = capsys.readouterr().err
     assert "the evidence has settled" in said
@@ -153,7 +153,7 @@ def test_a_settled_run_goes_on_only_where_it_is_told_not_to_settle(arrays, tmp_p
     found = resume(folder, options=[f"trainer.max_steps={before + 90}", *limited])
     assert found["train.steps"] == before + 90
     found = resume(folder, options=[*more, "optimizer.settled=null"])
-    assert found["train.steps"] == before + 900
+    assert found["train.steps"] == before + 400
 
 
 def test_off_by_one_option(arrays, tmp_path):
