@@ -21,6 +21,9 @@ deviations of the logarithm of a component; from about 2.5 on there are separate
 GRID_NODES, GRID_END, GRID_GAP = 57, 8.0, 1.5
 """Number and outermost nodes of the even grid, in standard deviations of f, and the largest
 distance of its components, as ``MAX_GAP``."""
+WIDE, WIDE_NODES = 4.0, 161
+"""Latent variance above which the even grid has so many nodes: the laws that take the place of
+exponentials of normal ones are alike to a percent only where they need not be that wide."""
 MAX_LOG_MEAN = 300.0
 """Largest latent mean in predictions, and largest sum of latent mean, if positive, and variance:
 with larger ones the variance of the targets would leave the range of float64."""
@@ -130,8 +133,9 @@ def mixture_of_means(
     For a row it is the mixture of ``law(f)`` over the nodes of ``rule`` if neighbouring components
     overlap. If they do not (of 20 nodes and Poisson counts: if the variance of f times the rate two
     standard deviations above its mean exceeds 8) its density would be a comb. Then f is split into
-    two independent normal variables. One goes through an even grid of ``GRID_NODES`` nodes. The
-    other is as wide as the grid needs, and ``widened`` includes it in the components.
+    two independent normal variables. One goes through an even grid of ``GRID_NODES`` nodes, or
+    ``WIDE_NODES`` if the variance is above ``WIDE``, or the nodes of ``rule`` if these are more.
+    The other is as wide as the grid needs, and ``widened`` includes it in the components.
 
     Args:
         likelihood: p(y | f).
@@ -143,8 +147,8 @@ def mixture_of_means(
         mean, variance (..., n): of f.
         spread: as for ``LatentMixture``.
 
-    Cost: components of all rows are ``law`` if none needs the grid, and otherwise ``widened``, of
-    ``GRID_NODES`` or the nodes of ``rule`` if these are more.
+    Cost: components of all rows are ``law`` if none needs the grid, and otherwise ``widened``, as
+    many as the row that needs most.
     """
     tiny = torch.finfo(torch.float64).eps  # keeps gradients of square roots finite
     mean = mean.double().clamp_max(MAX_LOG_MEAN)
@@ -159,14 +163,26 @@ def mixture_of_means(
         # float64, as the density of a large count is a difference of large numbers
         plain_mixture = rule.mixture(law, mean, variance)
         return LatentMixture(plain_mixture, likelihood, mean, variance, spread)
-    count = max(GRID_NODES, len(rule.nodes))
-    grid = torch.linspace(-GRID_END, GRID_END, count, dtype=f.dtype, device=f.device)
-    gap = 2.0 * GRID_END / (count - 1)
+    wide = v > WIDE
+    several = not torch.compiler.is_exporting() and bool(wide.any())
+    few, many = (max(nodes, len(rule.nodes)) for nodes in (GRID_NODES, WIDE_NODES))
+    count = many if several else few
+    grid, grid_shares, gap = _even_grid(few, count, f)
+    if several:
+        choices = zip(_even_grid(many, count, f), (grid, grid_shares, gap), strict=True)
+        grid, grid_shares, gap = (torch.where(wide, *choice) for choice in choices)
     added = torch.where(plain, 0.0, ((gap / GRID_GAP) ** 2 * v - own).clamp_min(0.0))
     rest = (v - added).sqrt()
     none = (0, count - len(rule.nodes))
     nodes = torch.where(plain, pad(rule.nodes, none), grid)
-    shares = torch.where(plain, pad(rule.weights, none), (-0.5 * grid.square()).softmax(0))
+    shares = torch.where(plain, pad(rule.weights, none), grid_shares)
     parts = widened(f + 0.5 * added + rest * nodes, added)
     mixture = MixtureSameFamily(Categorical(shares), parts)
     return LatentMixture(mixture, likelihood, mean, variance, spread)
+
+
+def _even_grid(count: int, width: int, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """``count`` nodes and shares, padded with zeros to ``width``, and the distance of nodes ()."""
+    grid = torch.linspace(-GRID_END, GRID_END, count, dtype=like.dtype, device=like.device)
+    shares = (-0.5 * grid.square()).softmax(0)
+    return pad(grid, (0, width - count)), pad(shares, (0, width - count)), grid[1] - grid[0]
