@@ -88,11 +88,14 @@ class Likelihood(Constructed, ABC):
             ``positive``: above 0. Only those of ``regression`` are standardised, the others stay
             as they are.
         num_classes: number of classes; 0 where targets are numbers.
+        weights_divide_noise: whether a row of weight w is the mean of w rows, of noise variance
+            divided by w. False: it counts as w rows, its log density times w.
     """
 
     num_latents: int = 1
     num_outputs: int = 1
     num_classes: int = 0
+    weights_divide_noise: ClassVar[bool] = False
     log_concave: ClassVar[bool]
     task: ClassVar[Task]
 

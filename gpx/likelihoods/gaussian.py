@@ -72,6 +72,7 @@ class Gaussian(Likelihood):
 
     log_concave = True
     task = "regression"
+    weights_divide_noise = True
     noise_variance: Tensor
 
     def __init__(self, noise_variance: float = 0.1, noise_floor: float = FLOOR) -> None:
@@ -168,6 +169,7 @@ class NoisyOutputs(Likelihood):
 
     log_concave = True
     task = "regression"
+    weights_divide_noise = True
     noise_variance: Tensor
 
     def __init__(

@@ -85,11 +85,16 @@ class PredictiveLogLikelihood(SampledELBO):
         return Pass(Marginals(*(part.unsqueeze(0) for part in marginals)), kl, report)
 
     def _fit(self, likelihood: Likelihood, batch: Batch, f: Marginals | Tensor) -> Tensor:
+        noise, weighed = batch.noise, None
+        if noise is not None and not likelihood.weights_divide_noise:
+            # a row counts w times in the mean over draws, not with the w-th power in each
+            noise, weighed = None, noise
         if isinstance(f, Marginals):
-            each = likelihood.log_predictive_of_rows(batch.y, *f, batch.noise)
+            each = likelihood.log_predictive_of_rows(batch.y, *f, noise)
         else:
-            each = likelihood.log_prob_of_rows(batch.y, f, batch.noise)
-        return (each.logsumexp(0) - math.log(len(each))).sum()
+            each = likelihood.log_prob_of_rows(batch.y, f, noise)
+        found = each.logsumexp(0) - math.log(len(each))
+        return (found if weighed is None else found / weighed.relative.to(found)).sum()
 
     def _evidence(self, model: Sampled, fit: Tensor, last: Pass) -> Evidence:
         kl = model.kl() if last.kl is None else last.kl

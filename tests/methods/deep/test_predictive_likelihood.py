@@ -7,6 +7,7 @@ from torch.distributions import MultivariateNormal
 from gpx.errors import ConfigError
 from gpx.kernels import Matern52
 from gpx.likelihoods import Bernoulli, Gaussian, GaussianOutputs, Poisson
+from gpx.likelihoods.row_noise import RowNoise
 from gpx.means import Constant, Zero
 from gpx.models import SVGP, DeepSVGP
 from gpx.objectives import SVGPELBO, PredictiveLogLikelihood, SampledELBO
@@ -105,11 +106,11 @@ def test_known_noise_is_added_to_the_predictive_variance():
     torch.testing.assert_close(found, law.log_prob(y).sum().detach())
 
 
-def deep(depth=2):
+def deep(depth=2, likelihood=None):
     made = DeepSVGP(
         kernel=Matern52(D, lengthscale=0.5),
         mean=Zero(),
-        likelihood=Gaussian(0.05),
+        likelihood=likelihood or Gaussian(0.05),
         num_inputs=D,
         depth=depth,
         num_inducing=M,
@@ -142,6 +143,19 @@ def test_densities_of_draws_of_the_functions_are_averaged():
     found = objective.evidence(model, x, y, generator=draws(6))
     each = model.likelihood.log_prob(y, model.sample_latents(x, 5, generator=draws(6))).exp()
     torch.testing.assert_close(found.parts["fit"], each.mean(0).log().sum().detach())
+
+
+@pytest.mark.parametrize("expected", [True, False])
+def test_a_row_of_weight_three_counts_as_three_rows_of_the_mean_over_draws(expected):
+    """And not with the third power of the density in every draw, which is more."""
+    model, x, y = deep(likelihood=Poisson())
+    objective = PredictiveLogLikelihood(N, 5, expected=expected)
+    alike = RowNoise(torch.zeros(N).double(), torch.full((N,), 1.0 / 3.0).double())
+    each = [
+        objective.evidence(model, x, y, generator=draws(6), noise=noise).parts["fit"]
+        for noise in (None, alike)
+    ]
+    torch.testing.assert_close(each[1], 3.0 * each[0])
 
 
 def test_a_deep_model_of_one_layer_is_the_shallow_one():
