@@ -24,7 +24,8 @@ runs in ``torch.vmap``, whose results are where its arguments are.
 from __future__ import annotations
 
 import contextlib
-import traceback
+import linecache
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -68,6 +69,10 @@ numbers, counts with weights, medians along a dimension."""
 
 BACKWARD = {torch.autograd.grad, torch.autograd.backward, Tensor.backward}
 """What runs the engine: the tensors that it passes on between gradients have no claim."""
+
+UNCHECKED = ACROSS | BACKWARD
+UNKNOWN = BACKWARD - {torch.autograd.grad}
+"""Functions whose results say nothing of where they computed."""
 
 
 class DeviceMismatch(RuntimeError):
@@ -137,10 +142,34 @@ def _sparse(tensor: Tensor) -> bool:
 
 def _place() -> str:
     """The line of gpx that is running, or else of anything."""
-    frames = [f for f in traceback.extract_stack() if f.filename != __file__]
-    own = [f for f in frames if "/gpx/" in f.filename]
-    last = (own or frames)[-1]
-    return f"{last.filename.rsplit('/gpx/', 1)[-1]}:{last.lineno} {last.line}"
+    frame: Any = sys._getframe(1)
+    last = None
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if name != __file__:
+            if last is None or "/gpx/" in name:
+                last = frame
+            if "/gpx/" in name:
+                break
+        frame = frame.f_back
+    assert last is not None
+    name, line = last.f_code.co_filename, last.f_lineno
+    return f"{name.rsplit('/gpx/', 1)[-1]}:{line} {linecache.getline(name, line).strip()}"
+
+
+def _gather(value: Any, found: list[Tensor]) -> None:
+    """Add every tensor of an argument; as ``tree_leaves``, which takes longer than most operations.
+
+    Arguments of operations are nested in tuples, lists and dictionaries alone.
+    """
+    if isinstance(value, Tensor):
+        found.append(value)
+    elif isinstance(value, tuple | list):
+        for each in value:
+            _gather(each, found)
+    elif isinstance(value, dict):
+        for each in value.values():
+            _gather(each, found)
 
 
 class ClaimedDevice(TorchFunctionMode):
@@ -166,7 +195,8 @@ class ClaimedDevice(TorchFunctionMode):
             return func(*args, **kwargs)
         name = getattr(func, "__name__", "")
         seen = args[0] if func is Tensor.__deepcopy__ else (args, kwargs)  # not what was copied
-        tensors = [leaf for leaf in tree_leaves(seen) if isinstance(leaf, Tensor)]
+        tensors: list[Tensor] = []
+        _gather(seen, tensors)
         claimed = any(isinstance(t, Claimed) or _sparse(t) for t in tensors)
         if name == "_parse_to":  # of Module.to, which a tensor may tell where
             device, *rest = func(*args, **kwargs)
@@ -188,7 +218,7 @@ class ClaimedDevice(TorchFunctionMode):
         if target is not None:
             claimed = torch.device(target).type == "cuda"
             kwargs["device"] = CPU
-        elif claimed and func not in ACROSS | BACKWARD:
+        elif claimed and func not in UNCHECKED:
             self._check(name, func, args, tensors)
         elif claimed and func in BACKWARD:
             self._check_gradients(name, func, args, kwargs)
@@ -198,8 +228,7 @@ class ClaimedDevice(TorchFunctionMode):
                 f"{name}: generator on another device than its numbers: {_place()}"
             )
         # a result on the CPU may have come from the device, inputs and results there did not
-        unknown = BACKWARD - {torch.autograd.grad}
-        before, self.host = self.host, not claimed and func not in unknown
+        before, self.host = self.host, not claimed and func not in UNKNOWN
         try:
             found = func(*args, **kwargs)
         finally:
@@ -207,7 +236,8 @@ class ClaimedDevice(TorchFunctionMode):
         changed = args[0] if args and name.endswith("_") and not name.endswith("__") else None
         if changed is not None and not isinstance(changed, Claimed):
             return found  # in place, on the CPU
-        return tree_map(claim if claimed else release, found)
+        placed = claim if claimed else release
+        return placed(found) if isinstance(found, Tensor) else tree_map(placed, found)
 
     def _move(self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Tensor:
         """to, cuda and cpu: the same values, under the other claim and in other memory."""

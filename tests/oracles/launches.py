@@ -56,6 +56,11 @@ class Launches(TorchDispatchMode):
         self.counts: Counter[str] = Counter()
         self.places = places
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: nothing is compiled here, and to be skipped takes longer than most operations."""
+        return False
+
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
