@@ -318,9 +318,13 @@ def _composed_here(overrides: Sequence[str]) -> tuple[list[str], dict[str, str]]
     Empty if the choices alone cannot be composed, so that one of them is the mistake.
     """
     groups = [text for text in overrides if (CONFIGS / text.partition("=")[0]).is_dir()]
-    try:
+
+    def whole() -> DictConfig:
         with _composing():
-            config = compose("train", overrides=groups, return_hydra_config=True)
+            return compose("train", overrides=groups, return_hydra_config=True)
+
+    try:
+        config = kept_or_composed(CONFIGS, ("with the node of Hydra", *groups), whole)
         chosen = {k: v for k, v in config.hydra.runtime.choices.items() if isinstance(v, str)}
     except (HydraException, OmegaConfBaseException):
         return [], {}
