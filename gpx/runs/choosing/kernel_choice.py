@@ -3,7 +3,8 @@
 Every candidate is fitted to a few hundred rows, and the best of them again to more. They are
 compared by evidence and leave-one-out predictions (``gpx.runs.choosing.kernel_fit.score``). The
 candidates were selected by ``experiments/auto``. Further ones follow from their fits: sums and
-seasons of a series, one lengthscale for all inputs, sums of kernels of one input each.
+seasons of a series, one lengthscale for all inputs, sums of kernels of one input each, seasons of
+dates beside other inputs.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from gpx.options.build import build, fixed_parameters
 from gpx.options.kernel_expression import kernel_node, with_terms_per_input
 from gpx.runs.categorical_kernel import columns_of_kernel
 from gpx.runs.choosing.additive_kernels import JOINT, additive_kernels, is_additive
+from gpx.runs.choosing.date_seasons import seasons_of_dates
 from gpx.runs.choosing.kernel_fit import Fit, KernelFitter, Node
 from gpx.runs.choosing.method_choice import EXACT_ROWS
 from gpx.runs.choosing.series_kernels import composed_kernel, decomposed
@@ -47,6 +49,9 @@ REQUIRED_LEAD = 3.0
 """Nats by which a kernel must lead one of fewer hyperparameters (odds of 20 to 1)."""
 FORECAST_LEAD = 0.1
 """Nats per row by which a series must be forecast better, to prefer more hyperparameters."""
+SEASONAL_LEAD = 0.1
+"""Nats per row by which seasons of dates must lead where there are many rows: methods that follow
+the nearest rows do not see seasons, and the one that is taken in their place is less exact."""
 SUBSET, CONSTANTS = "gpx.training.SubsetInitialisation", "gpx.training.ConstantInitialisation"
 NUM_SHOWN = 4
 """Number of other kernels that the reason names."""
@@ -146,6 +151,14 @@ def with_kernel_chosen(
             for fit, start in additive_kernels(known, joint, fitter, folders, lambda: clock.left):
                 fits.append(fit)
                 starts.append(start)
+        if names is usual and not grid:
+            lead = 0.0 if data.num_train <= EXACT_ROWS["cpu"] else SEASONAL_LEAD * len(fitter.y)
+            least = max(fit.score for fit in fits) + lead
+            known = tuple(fits)
+            for fit, start in seasons_of_dates(known, seen, fitter, folders, lambda: clock.left):
+                if fit.score > least:
+                    fits.append(fit)
+                    starts.append(start)
     fits.sort(key=lambda fit: -fit.score)
     if gaussian and len(fitter.y) < min(len(x), NUM_REFIT_ROWS):
         fitter = fitter_on(order[:NUM_REFIT_ROWS])
