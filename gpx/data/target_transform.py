@@ -59,7 +59,8 @@ class TargetTransform:
         """The transform fitted to training targets y (n,); positive for ``log`` and ``boxcox``.
 
         Raises:
-            DataError: all targets are equal, or they have too few values for ``quantile``.
+            DataError: all targets are equal, or are so to rounding after the transform, or they
+                have too few values for ``quantile``.
         """
         require_known(kind)
         if y.min() == y.max():
@@ -90,7 +91,14 @@ class TargetTransform:
             scores = ndtri(0.5 * (levels[first] + levels[last]))
             made = cls("quantile", knots=tuple(knots.tolist()), scores=tuple(scores.tolist()))
         raw = made(torch.from_numpy(y))
-        return replace(made, shift=float(raw.mean()), scale=float(raw.std(correction=0)))
+        scale = float(raw.std(correction=0))
+        # the deviation of equal numbers may be rounding
+        if not scale > 4.0 * torch.finfo(torch.float64).eps * float(raw.abs().max()):
+            raise DataError(
+                f"all training targets are {y[0]:g} up to rounding once they are transformed, so "
+                f"target_transform={kind} cannot be fitted; leave it out"
+            )
+        return replace(made, shift=float(raw.mean()), scale=scale)
 
     def __call__(self, y: Tensor) -> Tensor:
         """T(y), any shape, float64."""

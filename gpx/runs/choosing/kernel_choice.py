@@ -21,7 +21,7 @@ from torch import Tensor
 
 from gpx.data import Dataset
 from gpx.data.target_transform import TargetTransform
-from gpx.errors import ConfigError, class_name
+from gpx.errors import ConfigError, DataError, class_name
 from gpx.likelihoods import Gaussian, Likelihood
 from gpx.likelihoods.gaussian import NoisyOutputs
 from gpx.linalg.processes import sharing
@@ -213,12 +213,16 @@ def _lead_of_logarithm(best: Fit, fitter: KernelFitter, data: Dataset, rows: Ten
     """Evidence of the kernel fitted to logarithms of the targets minus that of the targets, nats.
 
     Both are densities of the targets in their own unit: the Jacobian is included. -inf where a
-    target is not positive, or targets are transformed already.
+    target is not positive, where all logarithms are equal to rounding, or where targets are
+    transformed already.
     """
     y = data.scaler.original_mean(data.train_y[rows].double())
     if data.target_transform is not None or not bool((y > 0.0).all()) or y.min() == y.max():
         return -math.inf
-    log = TargetTransform.fitted("log", y.cpu().numpy())
+    try:
+        log = TargetTransform.fitted("log", y.cpu().numpy())
+    except DataError:
+        return -math.inf
     other = KernelFitter(fitter.config, fitter.x, log(y), fitter.more, fitter.max_evaluations)
     fit = other.fit(best.name, best.node, best.likelihood)
     unit = data.scaler.original_std(torch.ones_like(y)).log().sum()

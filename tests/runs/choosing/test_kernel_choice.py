@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 import gpx
 from gpx.calibration import held_out_rows
-from gpx.errors import ConfigError, NotPositiveDefinite
+from gpx.errors import ConfigError, DataError, NotPositiveDefinite
 from gpx.kernels import RBF, Matern12
 from gpx.likelihoods import Gaussian
 from gpx.linalg.processes import Processes, work_shared
@@ -418,6 +418,18 @@ def test_the_logarithm_is_advised_where_its_density_of_the_targets_is_higher(tmp
     for place, y in enumerate((time + season + 1e3, time + season - 1.0)):
         steady, _ = chosen(time, y, *quick, folder=tmp_path / f"b{place}")
         assert "logarithm" not in steady.metrics["model.kernel_choice"]
+
+
+def test_targets_whose_logarithms_are_equal_to_rounding_have_no_lead_of_them(tmp_path):
+    """The logarithms were divided by a deviation of zero, and an IndexError ended the run."""
+    y = 1e23 * (1.0 + 2.3e-16 * (np.arange(30) % 7))
+    assert len(set(y)) > 3
+    assert len(set(np.log(y))) == 1
+    quick = ("kernel.candidates=[rbf]", "kernel.rounds=0", "kernel.max_evaluations=5")
+    steady, _ = chosen(np.arange(30.0), y, *quick, folder=tmp_path / "a")
+    assert "logarithm" not in steady.metrics["model.kernel_choice"]
+    with pytest.raises(DataError, match="1e\\+23 up to rounding once they are transformed"):
+        chosen(np.arange(30.0), y, "data.target_transform=log", folder=tmp_path / "b")
 
 
 def test_the_lead_of_the_logarithm_is_that_of_two_fits_with_its_jacobian(monkeypatch, tmp_path):
