@@ -64,8 +64,9 @@ def crps(law: Distribution, y: Tensor) -> Tensor:
     mixtures of normals. Other counts are exact to a relative 1e-6 (negative binomial: 1e-4 beyond
     4,096, and 1e-3 beyond 6 * 10^7). All others use quadrature of the distribution function, to a
     relative 1e-3 for transformed normals, other laws of positive numbers (variances of log y up to
-    ten) and mixtures of gamma or beta distributions, of which only E|Y - Y'| is a quadrature, and
-    1e-2 for other mixtures of components a tenth as wide as the whole.
+    ten) and mixtures of gamma or beta distributions whose components overlap, of which only
+    E|Y - Y'| is a quadrature, and 1e-2 for mixtures of components a tenth as wide as the whole.
+    Components narrower than that, and apart, may lose a tenth.
 
     Args:
         law: distribution of y, batch shape (n,) or (n, p).
@@ -190,23 +191,21 @@ def _log_beta(a: float | Tensor, b: Tensor) -> Tensor:
 def _spread_by_quadrature(law: MixtureSameFamily) -> Tensor:
     """The integral of P(Y <= t) P(Y > t), for a law of numbers above 0, or between 0 and 1.
 
-    Between 0 and 1 in t, on both sides of the mean; else in log t, around the logarithm of the
-    normal law with these moments.
+    In log t, or log(t / (1 - t)), on both sides of that of the mean, in the unit of the deviation
+    of the normal law there whose t has these moments, nearly.
     """
     at, weights = np.polynomial.legendre.leggauss(QUADRATURE_NODES)
     mean, deviation = law.mean.double(), law.stddev.double()
     share = isinstance(law.component_distribution, Beta)
-    width = (deviation / mean).square().log1p().sqrt()
+    rest = 1.0 - mean if share else torch.ones_like(mean)
+    centre = mean.log() - rest.log()
+    width = (deviation / (mean * rest)).square().log1p().sqrt()
     found, largest = torch.zeros_like(mean), math.log(torch.finfo(mean.dtype).max) - LOG_SLOPE
     for u, weight in zip((0.5 * (at + 1.0)).tolist(), (0.5 * weights).tolist(), strict=True):
-        if share:
-            places = (mean * u, mean), (1.0 - (1.0 - mean) * u, 1.0 - mean)
-        else:
-            offset, slope = width * (u / (1.0 - u)), width / (1.0 - u) ** 2
-            ends = (mean.log() + sign * offset for sign in (-1.0, 1.0))
-            low, high = (end.clamp_max(largest).exp() for end in ends)
-            places = (low, slope * low), (high, slope * high)
-        for place, step in places:
+        offset, slope = width * (u / (1.0 - u)), width / (1.0 - u) ** 2
+        for end in (centre - offset, centre + offset):
+            place = end.sigmoid() if share else end.clamp_max(largest).exp()
+            step = slope * place * (1.0 - place if share else 1.0)
             below = cdf(law, place.to(law.mean.dtype)).double()
             found += weight * step * below * _above(law, below)
     return found

@@ -100,6 +100,18 @@ def test_gamma_and_beta_laws_and_their_mixtures(kind):
             torch.testing.assert_close(crps(law, y), dense, rtol=1e-3, atol=1e-9)
 
 
+@pytest.mark.parametrize("size", [1e-2, 1.0, 1e3, 1e6])
+def test_mixtures_of_equal_parts_are_as_exact_as_one(size):
+    """Narrow ones of shares, too, of which nodes evenly over 0 to 1 see little."""
+    y = torch.tensor([0.02, 0.6]).double()
+    for a, b in ((size, 20.0 * size), (3.0 * size, size)):
+        one = torch.tensor([a, a]).double(), torch.tensor([b, b]).double()
+        parts = [part[:, None].expand(2, 2) for part in one]
+        for kind in (Beta, Gamma):
+            mixed = MixtureSameFamily(Categorical(probs=SHARES[:, :2]), kind(*parts))
+            torch.testing.assert_close(crps(mixed, y), crps(kind(*one), y), rtol=1e-4, atol=0)
+
+
 @pytest.mark.parametrize("kind", ["normal", "laplace", "student"])
 def test_mixtures(kind):
     if kind == "student":
