@@ -167,13 +167,13 @@ def test_distribution_functions_are_those_of_wide_latents_too(name):
     variance = torch.tensor([0.5, 5.0, 40.0, 20.0, 9.0]).double()
     y = torch.tensor([1.0, 3.0, 500.0, 2.0, 40.0]).double()
     with torch.no_grad():
-        law = likelihood.predictive(MEAN, variance)
-        f = MEAN + variance.sqrt() * LINE[:, None]
+        law = likelihood.predictive(WIDE_MEAN, variance)
+        f = WIDE_MEAN + variance.sqrt() * LINE[:, None]
         given = likelihood.predictive(f.flatten(), torch.zeros(f.numel()).double())
         dense = MASS @ cdf(given, y.expand_as(f).flatten()).view_as(f)
         torch.testing.assert_close(cdf(law, y), dense, rtol=0, atol=2e-3)
         for row in range(5):  # whatever rows stand beside it
-            alone = likelihood.predictive(MEAN[row, None], variance[row, None])
+            alone = likelihood.predictive(WIDE_MEAN[row, None], variance[row, None])
             torch.testing.assert_close(cdf(alone, y[row, None]), cdf(law, y)[row, None])
 
 
