@@ -35,6 +35,7 @@ class Report:
         input_names, target_name: of the columns.
         shift, scale: from standardised targets to the original unit.
         products: whether products with the kernel matrix were used.
+        best: whether the model predicts with the best posterior of its inducing points.
         level: of the central intervals of y.
         threshold: in the original unit; adds the probability that y is at least this.
         least: adds whether that probability is at least this.
@@ -50,6 +51,7 @@ class Report:
     shift: float = 0.0
     scale: float = 1.0
     products: bool = True
+    best: bool = True
     level: float = 0.95
     threshold: float | None = None
     least: float | None = None
@@ -154,6 +156,7 @@ class Report:
             scale=self.scale,
             unit=self.target_name,
             products=self.products,
+            best=self.best,
         )
         return self.reword(sentence)
 
@@ -168,7 +171,7 @@ class Report:
         if figure:
             lines += [f"![bounds on the evidence, certified intervals]({figure})", ""]
         lines += ["## Evidence", "", *_evidence_lines(found), ""]
-        lines += _divergence_lines(found, values)
+        lines += _divergence_lines(found, values, self.best)
         lines += ["## Size of the problem", "", *_size_lines(found, values), ""]
         lines += [f"## Points ({values['points']})", "", *self._table(), ""]
         lines += [
@@ -229,7 +232,7 @@ def _evidence_lines(found: Certificate) -> list[str]:
     return lines
 
 
-def _divergence_lines(found: Certificate, values: Mapping[str, Any]) -> list[str]:
+def _divergence_lines(found: Certificate, values: Mapping[str, Any], best: bool) -> list[str]:
     if found.num_inducing == 0:
         return []
     kl = found.kl
@@ -240,7 +243,9 @@ def _divergence_lines(found: Certificate, values: Mapping[str, Any]) -> list[str
         + (f" (with jitter {found.jitter:.0e} on the inducing points)" if found.jitter else "")
         + ".",
     ]
-    if kl <= 2.0:
+    if not best:
+        lines.append("The model predicts with another one, of which this says nothing.")
+    elif kl <= 2.0:
         lines.append(
             f"The probability of any event is right to {values['total_variation']:.2g}; exact "
             f"variances of f are between {1 / values['variance_ratio_upper']:.4g} and "

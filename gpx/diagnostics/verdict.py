@@ -80,6 +80,7 @@ def in_words(
     scale: float = 1.0,
     unit: str = "",
     products: bool = True,
+    best: bool = True,
 ) -> str:
     """The verdict as one paragraph, with advice.
 
@@ -88,6 +89,7 @@ def in_words(
         scale: factor from standardised targets to the original unit.
         unit: name of the target.
         products: whether products with the kernel matrix were used.
+        best: whether the model predicts with the best posterior of its inducing points.
     """
     name = f" of {unit}" if unit else ""
     numbers = (
@@ -104,7 +106,7 @@ def in_words(
     if verdict.grade == "certified":
         sentence = f"Certified: at all {verdict.points} points trust {numbers}."
         return sentence + _noise_remark(certificate)
-    more = _advice(certificate, products) + _noise_remark(certificate)
+    more = _advice(certificate, products, best) + _noise_remark(certificate)
     percent = f"{100.0 * MAX_MEAN_ERROR:.0f} %"
     if verdict.off:
         return (
@@ -125,12 +127,17 @@ def in_words(
     )
 
 
-def _advice(certificate: Certificate, products: bool) -> str:
+def _advice(certificate: Certificate, products: bool, best: bool) -> str:
     m, n = certificate.num_inducing, certificate.num_data
     if not products:
         return "Ask for products=true, which uses the whole kernel matrix and is far sharper."
     if certificate.report is not None and not certificate.report.converged:
         return "Conjugate gradients did not converge: give them more steps, or inducing points."
+    if not best:
+        return (
+            "The model predicts with q(u) as it was trained, not with the best one of its inducing "
+            "points: train the evidence lower bound, with refit=True."
+        )
     if 0 < m < n:
         return f"Add inducing points: num_inducing={min(2 * m, n)} instead of {m}."
     return "The noise variance is too small for float64 to say more."

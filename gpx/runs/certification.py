@@ -152,6 +152,7 @@ def certify_run(
         shift=float(scaler.target_mean),
         scale=float(scaler.target_scale),
         products=products,
+        best=predictor.posterior.facts().get("variational_distribution") != "as trained",
         level=options.level,
         threshold=options.threshold,
         least=options.least,

@@ -47,6 +47,19 @@ def test_good_points_are_certified_and_one_certainly_wrong_mean_is_not(parts):
     assert "at 1 of 8 points the mean is certainly off" in page(wrong).sentence()
 
 
+def test_a_model_that_predicts_with_another_q_is_not_told_to_add_inducing_points(parts):
+    """As one that was trained for its predictions: the divergence is not that of its q."""
+    found = certificate(parts, 20)
+    mean, variance = found.predicted
+    other = dataclasses.replace(found, predicted=Marginals(mean + 0.5, variance))
+    assert "Add inducing points" in page(other).sentence()
+    said = page(other, best=False)
+    assert "q(u) as it was trained" in said.sentence()
+    assert "Add inducing points" not in said.sentence()
+    assert "The probability of any event is right to" in page(found).markdown()
+    assert "The probability of any event is right to" not in said.markdown()
+
+
 def test_what_cannot_be_shown_is_not_called_wrong(parts):
     found = certificate(parts, 4, products=False)
     verdict = judge(found)
