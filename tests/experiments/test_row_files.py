@@ -177,7 +177,8 @@ def test_a_table_keeps_rows_that_another_process_adds(script, monkeypatch, tmp_p
     content = json.loads((module.HERE / f"{module.__name__}.json").read_text())
     file = tmp_path / f"{module.__name__}.json"
     monkeypatch.setattr(module, "HERE", tmp_path)
-    monkeypatch.setattr(module, "draw", lambda rows: None, raising=False)
+    for drawing in ("draw", "draw_entropies"):
+        monkeypatch.setattr(module, drawing, lambda rows: None, raising=False)
     monkeypatch.setattr(sys, "argv", [name, *options])
     others = list(filter(elsewhere, content["rows"]))
     own = []

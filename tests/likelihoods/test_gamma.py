@@ -126,12 +126,18 @@ def times(num, shape, seed=0):
     return x, random.gamma(shape, np.exp(f) / shape), f
 
 
+def fit(x, y, *options, **choices):
+    """Without baselines, of which no test speaks."""
+    quick = ("trainer.baselines=false", *options)
+    return gpx.fit(x, y, *quick, likelihood="gamma", keep=False, quiet=True, **choices)
+
+
 @pytest.mark.parametrize("approx", ["laplace", "ep", "svgp"])
 def test_runs_learn_the_shape_and_the_function(approx):
     x, y, _ = times(300, 4.0)
     new, _, f = times(100, 4.0, seed=1)
     options = ("approx.num_inducing=30", "trainer.max_steps=300") if approx == "svgp" else ()
-    fitted = gpx.fit(x, y, f"approx={approx}", *options, likelihood="gamma", keep=False, quiet=True)
+    fitted = fit(x, y, f"approx={approx}", *options)
     assert 3.0 < fitted.hyperparameters["likelihood.shape"] < 5.3
     latent = fitted.latent(new)
     assert np.sqrt(np.mean((latent.mean - f) ** 2)) < 0.15
@@ -147,7 +153,7 @@ def test_nearest_neighbours_find_the_function_in_any_unit(approx, unit):
     x, y, _ = times(300, 4.0)
     new, _, f = times(100, 4.0, seed=1)
     options = (f"approx={approx}", "approx.num_neighbours=20", "trainer.max_steps=60")
-    fitted = gpx.fit(x, unit * y, *options, likelihood="gamma", keep=False, quiet=True)
+    fitted = fit(x, unit * y, *options)
     assert 2.5 < fitted.hyperparameters["likelihood.shape"] < 6.5
     found = fitted.latent(new).mean - np.log(unit)
     assert np.sqrt(np.mean((found - f) ** 2)) < 0.2
@@ -155,21 +161,13 @@ def test_nearest_neighbours_find_the_function_in_any_unit(approx, unit):
 
 def test_few_rows_have_laplaces_approximation_by_default():
     x, y, _ = times(60, 4.0)
-    fitted = gpx.fit(x, y, "trainer.max_steps=5", likelihood="gamma", keep=False, quiet=True)
+    fitted = fit(x, y, "trainer.max_steps=5")
     assert fitted.metrics["model.choice"].startswith("approx=laplace")
 
 
 def test_a_fixed_shape_is_the_exponential_likelihood():
     x, y, _ = times(60, 1.0)
-    fitted = gpx.fit(
-        x,
-        y,
-        "approx=laplace",
-        likelihood="gamma",
-        fixed=["likelihood.shape"],
-        keep=False,
-        quiet=True,
-    )
+    fitted = fit(x, y, "approx=laplace", fixed=["likelihood.shape"])
     assert fitted.hyperparameters["likelihood.shape"] == pytest.approx(1.0)
 
 
@@ -178,7 +176,7 @@ def test_missing_inputs_are_averaged_over():
     x = np.hstack([x, np.random.default_rng(2).normal(size=x.shape)])
     x[:60:2, 1] = np.nan
     options = ("approx=laplace", "data.missing=mean")
-    fitted = gpx.fit(x, y, *options, likelihood="gamma", keep=False, quiet=True)
+    fitted = fit(x, y, *options)
     predicted = fitted.predict([[0.5, np.nan]])
     assert 0.0 < float(predicted.lower[0]) < float(predicted.mean[0])
 
@@ -187,7 +185,7 @@ def test_targets_that_are_not_positive_are_refused():
     x, y, _ = times(30, 4.0)
     y[3] = 0.0
     with pytest.raises(DataError, match="expected a number above 0"):
-        gpx.fit(x, y, "approx=laplace", likelihood="gamma", keep=False, quiet=True)
+        fit(x, y, "approx=laplace")
     model = LaplaceGP(kernel=RBF(), mean=Constant(), likelihood=Gamma()).double()
     with pytest.raises(
         DataError, match=r"the first is 0 in row 3: it takes finite numbers above 0"

@@ -2,3 +2,4 @@
 
 QUICK = ("approx=sgpr", "approx.num_inducing=15", "trainer.max_steps=5", "init=constants")
 QUICK += ("trainer.figures=false", "trainer.tensorboard=false", "trainer.device=cpu")
+QUICK += ("trainer.baselines=false",)

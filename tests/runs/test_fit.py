@@ -451,6 +451,7 @@ def test_several_outputs(arrays, tmp_path, monkeypatch):
     turned = Frame(cost=y[:9, 1], strength=y[:9, 0])
     held = (Frame(depth=x[:9, 0], width=x[:9, 1]), turned)
     options = [*OUTPUTS, "trainer.figures=true", "trainer.tensorboard=true"]
+    options += ["trainer.baselines=true"]
     fitted = gpx.fit(frame, targets, *options, test=held, folder=tmp_path / "run")
     metrics, model = fitted.metrics, gpx.load(fitted.folder)
     assert model.target_names == ("strength", "cost")
