@@ -16,6 +16,7 @@ from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.kernels.base import Kernel
 from gpx.kernels.stationary import Stationary
 from gpx.kernels.tiles import StationaryTiles
+from gpx.linalg.given_gradients import gradients_with_weights
 from gpx.linalg.processes import ALONE, Processes
 
 NATURAL_NAMES = {
@@ -223,9 +224,7 @@ class KernelGradient:
         leaves = [leaf for each in places for leaf in each] if self._grad_x is not None else []
         targets.extend(leaf for _, leaf in leaves)
         # the graph from raw parameters to their values may be shared with further blocks
-        found = torch.autograd.grad(
-            blocks, targets, grad_outputs=weights, allow_unused=True, retain_graph=True
-        )
+        found = gradients_with_weights(blocks, targets, weights)
         rest = list(found[len(self._sums) :])
         self._add(found[: len(self._sums)])
         if self.z_input is not None:
