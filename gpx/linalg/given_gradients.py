@@ -27,7 +27,8 @@ def gradients_with_weights(
         for every input its gradient, None where no output depends on it.
     """
     if outputs[0].device.type == "cpu":
-        joined = _Weighted.apply(tuple(weights), *outputs)
+        with torch.enable_grad():
+            joined = _Weighted.apply(tuple(weights), *outputs)
         return torch.autograd.grad(joined, inputs, allow_unused=True, retain_graph=True)
     return torch.autograd.grad(
         outputs, inputs, grad_outputs=weights, allow_unused=True, retain_graph=True

@@ -14,8 +14,9 @@ def test_gradients_are_those_of_torch_to_the_bit():
     known = torch.autograd.grad(
         outputs, [a, b, unused], weights, allow_unused=True, retain_graph=True
     )
-    for _ in range(2):  # the graph stays
-        found = gradients_with_weights(outputs, [a, b, unused], weights)
+    for enabled in (True, False):  # the graph stays
+        with torch.set_grad_enabled(enabled):
+            found = gradients_with_weights(outputs, [a, b, unused], weights)
         assert torch.equal(found[0], known[0])
         assert torch.equal(found[1], known[1])
         assert found[2] is None
