@@ -44,5 +44,5 @@ class _Weighted(torch.autograd.Function):
         return outputs[0].new_zeros(())
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         return (None, *ctx.weights)
