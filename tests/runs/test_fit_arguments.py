@@ -114,6 +114,8 @@ def test_an_objective_and_an_optimizer_may_be_objects(arrays, tmp_path):
 class Changed(SVGPELBO):
     """An objective with an argument that no config can hold."""
 
+    elbo = True  # q(u) takes natural gradient steps, as under the one it is compared with
+
     def __init__(self, num_data, change):
         super().__init__(num_data)
         self.change = change
