@@ -36,7 +36,7 @@ def gradients_with_weights(
 
 
 class _Weighted(torch.autograd.Function):
-    """A number of no meaning, whose gradients are the weights."""
+    """Zero, with the weights as its gradients by the outputs."""
 
     @staticmethod
     def forward(ctx: Any, weights: tuple[Tensor, ...], *outputs: Tensor) -> Tensor:
