@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gpx.linalg.known_gradient import first_derivative_only
+
 
 def gradients_with_weights(
     outputs: Sequence[Tensor], inputs: Sequence[Tensor], weights: Sequence[Tensor]
@@ -44,5 +46,6 @@ class _Weighted(torch.autograd.Function):
         return outputs[0].new_zeros(())
 
     @staticmethod
+    @first_derivative_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         return (None, *ctx.weights)
