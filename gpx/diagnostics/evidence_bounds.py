@@ -116,7 +116,8 @@ def cg_lower_bound_value(
     At v = 0 and at the solution of conjugate gradients it is at least ``collapsed_bound_value``;
     at other v it may be lower.
 
-    Source: Burt thesis, section 4.3.3."""
+    Source: Burt thesis, section 4.3.3.
+    """
     quadratic = quadratic_upper(nystrom, target, vector, residual)
     return evidence_from(len(target), quadratic, logdet_upper(nystrom))
 

@@ -47,9 +47,9 @@ class FirstOrder(Optimizer):
             freeze_steps: steps before the role is trained}; further entries are options of torch's
             class. With ``natural``, otherwise: {algorithm, lr} of families of q(u) that have no
             natural steps, or of which a part is fixed, and of objectives that are no evidence lower
-            bound (``Objective.elbo``); beside it lr may be None, which is 0.1 for
-            natural steps and the rate of ``otherwise`` for another algorithm. ``algorithm`` may
-            also be the dotted name of any subclass of ``torch.optim.Optimizer`` that steps without
+            bound (``Objective.elbo``); beside it lr may be None, which is 0.1 for natural steps and
+            the rate of ``otherwise`` for another algorithm. ``algorithm`` may also be the dotted
+            name of any subclass of ``torch.optim.Optimizer`` that steps without
             a closure (``torch.optim.AdamW``, or one of one's own). A role of the model without
             settings is an error. Settings for a role that the model lacks are ignored if the role
             is one of ``ROLES``, otherwise an error.

@@ -62,9 +62,8 @@ class InterpolationGrid:
         """A grid over the range of every column of x (n, d).
 
         Equidistant axes (also "fixed", over the rows it is given) have two cells of margin on each
-        side. Axes of "kmeans" have points at the
-        cluster centres of the column, or at all distinct coordinates if there are few, and an end
-        point just outside the data on each side.
+        side. Axes of "kmeans" have points at the cluster centres of the column, or at all distinct
+        coordinates if there are few, and an end point just outside the data on each side.
 
         Raises:
             ConfigError: an equidistant axis of fewer than six points.

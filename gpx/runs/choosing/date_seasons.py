@@ -7,15 +7,14 @@ searched for: the best kernel plus a season is fitted for each that the dates ca
 
 from __future__ import annotations
 
-import copy
+import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import torch
-
 from gpx.data import Dataset
-from gpx.options.kernel_expression import kernel_node, product_of, sum_of
+from gpx.options.kernel_expression import kernel_node, sum_of
 from gpx.runs.choosing.kernel_fit import Fit, KernelFitter, Node
+from gpx.runs.choosing.series_kernels import changing, terms
 
 CALENDAR = (1.0, 7.0, 365.2425)
 """Days in a day, a week and a year: what seasons may last. Months are of different lengths."""
@@ -23,8 +22,6 @@ MIN_CYCLES = 2.0
 """Fewest cycles between the first and the last date."""
 DATES_PER_CYCLE = 3.0
 """Fewest dates in a cycle: with fewer a season is the same as a slower one."""
-DECAY = 3.0
-"""Initial lengthscales over all inputs of seasons that change, in standard deviations."""
 MIN_VARIANCE, VARIANCE = 1e-3, 0.1
 """Initial variance of a season, in squared standard deviations of the target: what the kernel
 without it left to noise, but at least the first; under noise that is not Gaussian the second."""
@@ -52,31 +49,26 @@ def seasons_of_dates(
     best = max(fits, key=lambda fit: fit.score)
     left = [(place, days) for place in date_inputs(data) for days in visible_periods(data, place)]
     latest: Node | None = None
-    while left and best.score > -torch.inf:
-        found: list[tuple[Fit, Node, tuple[int, float]]] = []
+    while left and best.score > -math.inf:
+        found: list[tuple[Fit, tuple[int, float]]] = []
         for place, days in left:
             if not has_time():
                 return
             season = _season(best, data, place, days, folders)
-            start = sum_of([*_terms(best.node), season])
+            start = sum_of([*terms(best.node), season])
             period = season["period"]
             name = f"{best.name} + periodic(active_dims=[{place}], period={period:.4g})"
             fit = fitter.fit(name, start, best.likelihood)
             yield fit, start
-            found.append((fit, start, (place, days)))
-        fit, _, taken = max(found, key=lambda each: each[0].score)
+            found.append((fit, (place, days)))
+        fit, taken = max(found, key=lambda each: each[0].score)
         if fit.score <= best.score:
             break
         best, latest = fit, fit.node["kernels"][-1]
         left.remove(taken)
     if latest is None or not has_time():
         return
-    changing = kernel_node("rbf", folders) | {
-        "lengthscale": DECAY,
-        "outputscale": latest["outputscale"],
-    }
-    product = product_of([changing, latest | {"outputscale": 1.0}])
-    start = sum_of([*_terms(best.node)[:-1], product])
+    start = sum_of([*terms(best.node)[:-1], changing(latest, folders)])
     base, _, season_name = best.name.rpartition(" + ")
     yield fitter.fit(f"{base} + rbf*{season_name}", start, best.likelihood), start
 
@@ -116,8 +108,3 @@ def _season(best: Fit, data: Dataset, place: int, days: float, folders: Sequence
         "period": days / _days_in_one(data, place),
         "outputscale": variance,
     }
-
-
-def _terms(node: Node) -> list[Node]:
-    """Copies of the terms of a sum."""
-    return copy.deepcopy(node["kernels"] if node["_target_"] == "gpx.kernels.Sum" else [node])

@@ -123,7 +123,7 @@ def _with_one_more_term(
     """The kernel plus a trend, a term for the rest, or a fixed or changing season."""
 
     def plus(name: str, node: Node) -> Candidate:
-        return f"{best.name} + {name}", sum_of([*_terms(best.node), node])
+        return f"{best.name} + {name}", sum_of([*terms(best.node), node])
 
     if "linear" not in best.name:
         yield plus("linear", kernel_node("linear", folders))
@@ -138,7 +138,7 @@ def _with_one_more_term(
         node = kernel_node("periodic", folders) | {"period": season.period}
         fixed = node | {"outputscale": max(season.variance, MIN_NOISE)}
         yield plus("periodic", fixed)
-        yield plus("rbf*periodic", _changing(fixed, folders))
+        yield plus("rbf*periodic", changing(fixed, folders))
 
 
 def _periods(node: Node) -> list[float]:
@@ -147,8 +147,8 @@ def _periods(node: Node) -> list[float]:
     return found + [period for each in node.get("kernels", ()) for period in _periods(each)]
 
 
-def _changing(season: Node, folders: Sequence[Path]) -> Node:
-    """The season, with a form that may change over time."""
+def changing(season: Node, folders: Sequence[Path]) -> Node:
+    """The season, with a form that may change over time, or over all inputs."""
     decay = {"lengthscale": DECAY, "outputscale": season["outputscale"]}
     # the first factor carries the variance
     return product_of([kernel_node("rbf", folders) | decay, season | {"outputscale": 1.0}])
@@ -159,29 +159,29 @@ def _with_one_changed(best: Fit, folders: Sequence[Path]) -> Iterator[Candidate]
 
     A term is left out if its variance has become less than that of the noise.
     """
-    names, terms = best.name.split(" + "), _terms(best.node)
-    if len(terms) == 1 or len(terms) != len(names):  # a sum of the user may have another form
+    names, own = best.name.split(" + "), terms(best.node)
+    if len(own) == 1 or len(own) != len(names):  # a sum of the user may have another form
         return
 
     def instead(place: int, *new: Candidate) -> Candidate:
-        kept = [*zip(names, _terms(best.node), strict=True)]
+        kept = [*zip(names, terms(best.node), strict=True)]
         kept[place : place + 1] = new
         text, nodes = " + ".join(name for name, _ in kept), [node for _, node in kept]
         return text, sum_of(nodes) if len(nodes) > 1 else nodes[0]
 
     noise = best.likelihood.get("noise_variance", 0.0)
-    for place, (old, term) in enumerate(zip(names, terms, strict=True)):
+    for place, (old, term) in enumerate(zip(names, own, strict=True)):
         if isinstance(noise, float) and (term.get("outputscale") or noise) < noise:
             yield instead(place)
         if old == "periodic":
-            yield instead(place, ("rbf*periodic", _changing(term, folders)))
+            yield instead(place, ("rbf*periodic", changing(term, folders)))
         for new in EXCHANGED if old in EXCHANGED else ():
             if new != old:
                 kept = {option: term[option] for option in ("lengthscale", "outputscale")}
                 yield instead(place, (new, kernel_node(new, folders) | kept))
 
 
-def _terms(node: Node) -> list[Node]:
+def terms(node: Node) -> list[Node]:
     """Copies of the terms of a sum."""
     return copy.deepcopy(node["kernels"] if node["_target_"] == "gpx.kernels.Sum" else [node])
 
