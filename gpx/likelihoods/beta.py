@@ -14,6 +14,7 @@ from gpx.constraints import positive_parameter
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.bernoulli import Link
 from gpx.likelihoods.quadrature import GaussHermite
+from gpx.likelihoods.smooth_mixture import even_grid
 from gpx.tensor_checks import check_one_of
 
 NUM_COMPONENTS = 60
@@ -93,12 +94,11 @@ class Beta(Likelihood):
         nodes, shares = self.laws.nodes.to(f.device), self.laws.weights.to(f.device)
         added = torch.zeros_like(v)
         if torch.compiler.is_exporting() or not bool(plain.all()):  # a program has one branch
-            grid = torch.linspace(-GRID_END, GRID_END, GRID_NODES, dtype=f.dtype, device=f.device)
-            gap = 2.0 * GRID_END / (GRID_NODES - 1)
+            grid, grid_shares, gap = even_grid(GRID_END, GRID_NODES, GRID_NODES, f)
             added = torch.where(plain, 0.0, ((gap / GRID_GAP) ** 2 * v - own).clamp_min(0.0))
             none = (0, GRID_NODES - len(nodes))
             nodes = torch.where(plain, pad(nodes, none), grid)
-            shares = torch.where(plain, pad(shares, none), (-0.5 * grid.square()).softmax(0))
+            shares = torch.where(plain, pad(shares, none), grid_shares)
         at = f + (v - added).sqrt() * nodes
         # the mean of m over the other variable, by MacKay's approximation for the logit
         log_a, log_b = self._log_parameters(at / (1.0 + self._shrinkage * added).sqrt())

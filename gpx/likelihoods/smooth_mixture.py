@@ -167,9 +167,9 @@ def mixture_of_means(
     several = not torch.compiler.is_exporting() and bool(wide.any())
     few, many = (max(nodes, len(rule.nodes)) for nodes in (GRID_NODES, WIDE_NODES))
     count = many if several else few
-    grid, grid_shares, gap = _even_grid(few, count, f)
+    grid, grid_shares, gap = even_grid(GRID_END, few, count, f)
     if several:
-        choices = zip(_even_grid(many, count, f), (grid, grid_shares, gap), strict=True)
+        choices = zip(even_grid(GRID_END, many, count, f), (grid, grid_shares, gap), strict=True)
         grid, grid_shares, gap = (torch.where(wide, *choice) for choice in choices)
     added = torch.where(plain, 0.0, ((gap / GRID_GAP) ** 2 * v - own).clamp_min(0.0))
     rest = (v - added).sqrt()
@@ -181,8 +181,12 @@ def mixture_of_means(
     return LatentMixture(mixture, likelihood, mean, variance, spread)
 
 
-def _even_grid(count: int, width: int, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """``count`` nodes and shares, padded with zeros to ``width``, and the distance of nodes ()."""
-    grid = torch.linspace(-GRID_END, GRID_END, count, dtype=like.dtype, device=like.device)
+def even_grid(end: float, count: int, width: int, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """``count`` even nodes from -end to end in place of a standard normal variable.
+
+    Returns:
+        nodes and shares, padded with zeros to ``width``, and the distance of nodes ().
+    """
+    grid = torch.linspace(-end, end, count, dtype=like.dtype, device=like.device)
     shares = (-0.5 * grid.square()).softmax(0)
     return pad(grid, (0, width - count)), pad(shares, (0, width - count)), grid[1] - grid[0]
