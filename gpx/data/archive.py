@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpx.data.columns.numbers import would_round
 from gpx.errors import DataError
 
 NUMBERS, ANY = "biuf", "biufUM"
@@ -50,7 +51,8 @@ def read_array(
         key: name of the array.
         option: that gives the name, for error messages.
         kinds: accepted kinds of dtype.
-        texts: read whole numbers as text, of any length.
+        texts: read whole numbers as text, of any length; so are in any case those that float64
+            would round, if ``kinds`` has texts.
 
     Raises:
         DataError: not an archive, no such array, or another kind of dtype.
@@ -76,6 +78,6 @@ def read_array(
         raise DataError(f"{path}: {key!r} is not an array; write it with numpy.savez")
     if array.dtype.kind not in kinds:
         raise DataError(f"{path}: array {key!r} has dtype {array.dtype}, expected real numbers")
-    if texts and array.dtype.kind in "iu":
+    if (texts and array.dtype.kind in "iu") or ("U" in kinds and would_round(array)):
         return array.astype(str)
     return array.astype(np.float64) if array.dtype.kind in NUMBERS else array

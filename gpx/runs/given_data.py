@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpx.data.columns.column import texts_of
-from gpx.data.columns.frame import Frame, frame_of, plain_values
-from gpx.data.columns.numbers import number_of, numbered_names
+from gpx.data.columns.frame import Frame, frame_of, plain_values, rounded
+from gpx.data.columns.numbers import EXACT, number_of, numbered_names, would_round
 from gpx.data.images.pixels import channels_first, pixel_names, pixel_rows
 from gpx.errors import DataError, DTypeError, ShapeError
 from gpx.runs.arrays import column_names, columns_by_name, real_array
@@ -204,7 +204,8 @@ def _arrays(
     """The arrays ``x`` (n, d) and ``y`` (n,), or (n, p) for p > 1 outputs, of the archive.
 
     If a column holds texts or dates, each column is an array, ``x1``, ``x2``, ..., instead of
-    ``x``; also if the texts are numbers, which may be codes with leading zeros.
+    ``x``; also if the texts are numbers, which may be codes with leading zeros, and if it holds
+    whole numbers that float64 would round, which may be codes, too.
 
     Args:
         x, y: as given.
@@ -217,7 +218,7 @@ def _arrays(
         ShapeError: inputs and targets with different numbers of rows, or of other dimensions.
     """
     made: dict[str, NDArray[Any]] = {}
-    if not (_holds_texts(x) if by_column is None else by_column):
+    if not (_holds_texts(x) or _holds_long_numbers(x) if by_column is None else by_column):
         try:
             inputs = real_array(x, what)
             made["x"] = inputs[:, None] if inputs.ndim == 1 else inputs
@@ -251,6 +252,28 @@ def _holds_texts(values: Any) -> bool:
         return False
     return array.dtype.kind in "UT" or (
         array.dtype.kind == "O" and any(isinstance(value, str) for value in array.flat)
+    )
+
+
+def _holds_long_numbers(values: Any) -> bool:
+    """Whether a value is a whole number that float64 would round."""
+    if hasattr(values, "detach"):
+        return False
+    columns = getattr(values, "columns", None)
+    framed = columns is not None and not callable(columns)
+    # column by column, as an array of all may be of floating-point numbers
+    parts = [values[name] for name in columns] if framed else [values]
+    try:
+        arrays = list(map(np.asarray, parts))
+        for i, (array, part) in enumerate(zip(arrays, parts, strict=True)):
+            rounds = array.dtype.kind == "f" and bool((np.abs(array) >= EXACT).any())
+            if rounds and not hasattr(part, "dtype"):  # a list with other numbers
+                arrays[i] = np.array(part, dtype=object)
+    except ValueError:
+        return False
+    return any(
+        any(map(rounded, array.flat)) if array.dtype.kind == "O" else would_round(array)
+        for array in arrays
     )
 
 

@@ -218,3 +218,22 @@ def test_frames_of_pandas(tmp_path):
     np.testing.assert_array_equal(gpx.load(fitted.folder).predict(turned).mean, expected)
     first = fitted.predict(frame.iloc[:1]).mean
     assert first == pytest.approx(expected[:1], rel=1e-9)
+
+
+@pytest.mark.parametrize("form", ["list", "objects", "integers"])
+def test_long_whole_numbers_may_be_categories(form, tmp_path):
+    codes = [2**60 + i % 3 for i in range(30)]  # one number in float64
+    size = [i % 7 + 0.5 * (form == "list") for i in range(30)]
+    rows = [[code, value] for code, value in zip(codes, size, strict=True)]
+    if form != "list":
+        rows = np.array(rows, dtype=object if form == "objects" else np.int64)
+    y = np.array([float(code - 2**60) for code in codes])
+    options = (*QUICK, "data.categories=[x1]", "data.test_fraction=0")
+    fitted = gpx.fit(rows, y, *options, folder=tmp_path / "run")
+    assert fitted.model.input_names == (*(f"x1={2**60 + i}" for i in range(3)), "x2")
+    for model in (fitted, gpx.load(fitted.folder)):
+        mean = model.predict(rows[:3]).mean
+        assert mean[0] < mean[1] - 0.5 < mean[2] - 1.0
+    plain = gpx.fit(rows, y, *QUICK, "data.test_fraction=0", folder=tmp_path / "plain")
+    expected = gpx.fit(np.array(rows, float), y, *QUICK, "data.test_fraction=0", keep=False)
+    np.testing.assert_array_equal(plain.predict(rows).mean, expected.predict(rows).mean)

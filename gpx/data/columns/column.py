@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpx.data.columns.dates import days, looks_like_date
-from gpx.data.columns.numbers import Floats, number_of
+from gpx.data.columns.numbers import WORDS, Floats, number_of
 from gpx.errors import DataError
 
 Kind = Literal["number", "category", "date"]
@@ -96,6 +96,11 @@ class Column:
             # models trained by earlier versions may know a whole number of mixed columns as "1.0"
             if text.endswith(".0") and number_of(text) is not None:
                 codes.setdefault(text.removesuffix(".0"), code)
+        for word, number in WORDS.items():
+            # truth values were numbers in training if they came as such, and a file has the words
+            if f"{number:g}" in codes:
+                for written in (word, word.capitalize(), word.upper()):
+                    codes.setdefault(written, codes[f"{number:g}"])
         codes[""] = np.nan
         found = [codes.get(text, UNSEEN) for text in texts_of(values)]
         if values.dtype.kind == "f":

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from gpx.data.columns.column import Values
 from gpx.data.columns.delimited import Layout, read_cells, read_numbers
+from gpx.data.columns.numbers import EXACT, would_round
 from gpx.errors import DTypeError, ShapeError
 
 
@@ -146,6 +147,9 @@ def places(where: str, names: Sequence[str], row: str = "row") -> Callable[[int,
 def plain_values(values: Any, name: str) -> Values:
     """A column (n,) of numbers, texts or dates as one of ``Values``.
 
+    Whole numbers that float64 would round become texts, as they may be categories; a column of
+    numbers reads them as numbers.
+
     Args:
         values: an array, a column of a data frame, or a list; None, NaN, NaT and pandas.NA are
             missing values.
@@ -155,6 +159,8 @@ def plain_values(values: Any, name: str) -> Values:
         DTypeError: other values.
     """
     array: NDArray[Any] = np.asarray(values)
+    if would_round(array):
+        return np.array([str(value) for value in array.tolist()], dtype=object)
     if array.dtype.kind in "biuf":
         return array.astype(np.float64)
     if array.dtype.kind == "M":
@@ -174,7 +180,8 @@ def _of_objects(array: NDArray[Any], name: str) -> Values:
     given = array[~gaps]
     if any(isinstance(value, complex) for value in given):
         raise DTypeError(f"the column {name!r} must hold real numbers (found a complex one)")
-    if all(isinstance(value, (bool, int, float, np.number, np.bool_)) for value in given):
+    numeric = all(isinstance(value, (bool, int, float, np.number, np.bool_)) for value in given)
+    if numeric and not any(map(rounded, given)):
         found = np.full(len(array), np.nan)
         found[~gaps] = given.astype(np.float64)
         return found
@@ -189,6 +196,11 @@ def _of_objects(array: NDArray[Any], name: str) -> Values:
             f"(found {type(odd).__name__})"
         )
     return np.array(["" if a else _cell(v) for v, a in zip(array, gaps, strict=True)], dtype=object)
+
+
+def rounded(value: Any) -> bool:
+    """Whether a value is a whole number that float64 may round."""
+    return isinstance(value, (int, np.integer)) and abs(int(value)) > EXACT
 
 
 def _cell(value: Any) -> str:

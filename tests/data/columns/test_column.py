@@ -134,3 +134,11 @@ def test_whole_numbers_that_earlier_versions_kept_with_a_point_are_found():
     code = Column("code", "category", ("1.0", "2", "2.0", "v1.0"))
     found = code.numbers(cells("1", "1.0", "2", "2.0", "v1"), place, False)
     assert found.tolist() == [0.0, 0.0, 1.0, 2.0, UNSEEN]
+
+
+def test_words_in_a_file_are_the_truth_values_of_training() -> None:
+    flag = Column("a", "category", ("0", "1"))
+    found = flag.numbers(cells("True", "false", "1", "TRUE", "yes"), place, False)
+    assert found.tolist() == [1.0, 0.0, 1.0, 1.0, UNSEEN]
+    words = Column("a", "category", ("1", "True"))  # different texts in training
+    assert words.numbers(cells("True", "1"), place, False).tolist() == [1.0, 0.0]

@@ -181,3 +181,11 @@ def test_an_array_is_used_once(tmp_path: Path, options: dict, roles: str) -> Non
     np.savez(path, a=np.zeros(3), b=np.array([1.0, 0.0, 1.0]), y=np.ones(3))
     with pytest.raises(DataError, match=rf"is used twice, {roles}; expected different arrays"):
         NPZFile(path, **options).table()
+
+
+def test_whole_numbers_that_float64_rounds_are_different_categories(tmp_path: Path) -> None:
+    path, long = str(tmp_path / "a.npz"), 2**60 + np.array([1, 2, 1, 2])
+    np.savez(path, code=long, y=np.arange(4.0))
+    table = NPZFile(path, x=["code"], categories=["code"]).table()
+    assert table.x[:, 0].tolist() == [0.0, 1.0, 0.0, 1.0]
+    assert NPZFile(path, x=["code"]).table().x[:, 0].tolist() == long.astype(float).tolist()
