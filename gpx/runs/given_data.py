@@ -260,9 +260,9 @@ def _holds_long_numbers(values: Any) -> bool:
     if hasattr(values, "detach"):
         return False
     columns = getattr(values, "columns", None)
-    framed = columns is not None and not callable(columns)
-    # column by column, as an array of all may be of floating-point numbers
-    parts = [values[name] for name in columns] if framed else [values]
+    # of a frame column by column, as an array of all may be of floating-point numbers
+    whole = columns is None or callable(columns)
+    parts = [values] if whole else [values[name] for name in columns]  # type: ignore[union-attr]
     try:
         arrays = list(map(np.asarray, parts))
         for i, (array, part) in enumerate(zip(arrays, parts, strict=True)):
