@@ -107,6 +107,19 @@ def sniff(path: str | Path, header: bool | None = None) -> Layout:
     return Layout(found, delimiter, number, names)
 
 
+def single_column(path: str | Path, names: Sequence[str]) -> Layout | None:
+    """Layout of a file of one column under one of these names, which has blanks; otherwise None.
+
+    ``sniff`` would take the blanks for delimiters.
+    """
+    found = existing_file(path)
+    with _text(found) as file:
+        number, cells = next(_rows(file, ",", found), (0, []))
+    if len(cells) != 1 or cells[0] not in names or len(cells[0].split()) < 2:
+        return None
+    return Layout(found, ",", number, (cells[0],))
+
+
 def read_numbers(layout: Layout, columns: Sequence[int]) -> Floats | None:
     """Some columns (n, len(columns)) if all their cells are finite numbers, otherwise None.
 
@@ -135,8 +148,15 @@ def read_numbers(layout: Layout, columns: Sequence[int]) -> Floats | None:
     return values if len(values) and np.isfinite(values).all() else None
 
 
-def read_cells(layout: Layout, columns: Sequence[int]) -> tuple[list[int], list[list[str]]]:
+def read_cells(
+    layout: Layout, columns: Sequence[int], empty_rows: bool = False
+) -> tuple[list[int], list[list[str]]]:
     """The cells of some columns as text, without surrounding blanks.
+
+    Args:
+        layout: of the file.
+        columns: indices of the columns.
+        empty_rows: whether a line of delimiters alone is a row, as spreadsheets append such lines.
 
     Returns:
         line numbers of the rows (n,), and for every column its n cells.
@@ -149,7 +169,7 @@ def read_cells(layout: Layout, columns: Sequence[int]) -> tuple[list[int], list[
     lines: list[int] = []
     cells: list[list[str]] = [[] for _ in columns]
     with _text(layout.path) as file:
-        for number, row in _rows(file, layout.delimiter, layout.path):
+        for number, row in _rows(file, layout.delimiter, layout.path, empty_rows=empty_rows):
             if number <= layout.header_line:
                 continue
             ragged = len(row) != layout.width
@@ -193,7 +213,11 @@ def _delimiter(first: str, second: str) -> str | None:
 
 
 def _rows(
-    file: Iterable[str], delimiter: str | None, path: Path, first: int = 1
+    file: Iterable[str],
+    delimiter: str | None,
+    path: Path,
+    first: int = 1,
+    empty_rows: bool = False,
 ) -> Iterator[tuple[int, list[str]]]:
     """First line number and stripped cells of every row that is not blank.
 
@@ -202,6 +226,7 @@ def _rows(
         delimiter: between cells.
         path: of the file, for error messages.
         first: number of the first line.
+        empty_rows: whether a line of delimiters alone is a row.
 
     Raises:
         DataError: a quote that is not closed, with the line where it opens.
@@ -226,7 +251,7 @@ def _rows(
         if cells and cells[-1].endswith(_END):  # csv does not report an open quote
             raise DataError(_quote_opens(path, number + "".join(cells[:-1]).count("\n")))
         cells = [cell.strip() for cell in cells]
-        if any(cells):
+        if any(cells) or (empty_rows and cells):
             yield number, cells
 
 

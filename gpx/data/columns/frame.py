@@ -54,13 +54,16 @@ class Frame:
         )
 
 
-def read_frame(layout: Layout, columns: Sequence[int], texts: bool = False) -> Frame:
+def read_frame(
+    layout: Layout, columns: Sequence[int], texts: bool = False, empty_rows: bool = False
+) -> Frame:
     """Some columns of a delimited file: as numbers if all cells are numbers, otherwise as texts.
 
     Args:
         layout: of the file.
         columns: indices of the columns.
         texts: read them as texts in any case.
+        empty_rows: whether a line of delimiters alone is a row, all of whose values are missing.
 
     Raises:
         DataError: rows of different lengths, or a quote that is not closed, with the line.
@@ -76,7 +79,7 @@ def read_frame(layout: Layout, columns: Sequence[int], texts: bool = False) -> F
             str(layout.path),
             lambda row, i: layout.place(read_cells(layout, [kept[i]])[0][row], kept[i]),
         )
-    lines, cells = read_cells(layout, kept)
+    lines, cells = read_cells(layout, kept, empty_rows)
     return Frame(
         names,
         tuple(np.array(column, dtype=object) for column in cells),

@@ -14,7 +14,7 @@ from gpx.data.archive import ANY, array_names, read_array
 from gpx.data.columns.choice import named_column
 from gpx.data.columns.coding import Coding
 from gpx.data.columns.column import texts_of
-from gpx.data.columns.delimited import Layout, sniff
+from gpx.data.columns.delimited import Layout, single_column, sniff
 from gpx.data.columns.frame import (
     Frame,
     array_frame,
@@ -77,7 +77,10 @@ def read_rows(path: str | Path, coding: Coding) -> NewRows:
     layout = parquet_layout(found) if packed else _sniffed(found, coding)
 
     def frame(columns: Sequence[int], texts: bool = False) -> Frame:
-        return (parquet_frame if packed else read_frame)(layout, columns, texts)
+        if packed:
+            return parquet_frame(layout, columns, texts)
+        # a prediction for every row, also of rows without any value
+        return read_frame(layout, columns, texts, empty_rows=True)
 
     there = layout.names if layout.header_line else ()
     identifiers = noise = None
@@ -113,6 +116,9 @@ def _sniffed(path: Path, coding: Coding) -> Layout:
 
     A line with the names of all columns is a header, even if these are numbers.
     """
+    single = single_column(path, coding.names)
+    if single is not None:
+        return single
     try:
         with suppress(DataError):
             named = sniff(path, header=True)

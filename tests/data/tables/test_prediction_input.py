@@ -151,3 +151,19 @@ def test_cells_are_texts_where_training_read_them_so(tmp_path: Path) -> None:
 def test_numbers_may_name_columns(tmp_path: Path) -> None:
     for text in ("2019,2020\n1,2\n", "2020,2019\n2,1\n", "y,2019,2020\n0,1,2\n"):
         assert read_inputs(write(tmp_path, text), ("2019", "2020")).tolist() == [[1.0, 2.0]]
+
+
+@pytest.mark.parametrize("text", ["wall height\n1.5\n2\n", '"wall height"\r\n1.5\r\n2\r\n'])
+def test_one_column_whose_name_has_blanks(tmp_path: Path, text: str) -> None:
+    assert read_inputs(write(tmp_path, text), ("wall height",)).tolist() == [[1.5], [2.0]]
+    assert read_inputs(write(tmp_path, "\n" + text), ("wall height",)).tolist() == [[1.5], [2.0]]
+    with pytest.raises(DataError, match=r"line 3, column 1 .*found text 'x'"):
+        read_inputs(write(tmp_path, text.replace("2", "x")), ("wall height",))
+
+
+def test_a_row_without_any_value_is_a_row(tmp_path: Path) -> None:
+    path = write(tmp_path, "size,colour\n1,red\n,\n\n3,green\n,\n")
+    frame = read_rows(path, MIXED).frame
+    assert MIXED(frame).tolist() == [[1, 0, 1], [2, 0.5, 0.5], [3, 1, 0], [2, 0.5, 0.5]]
+    with pytest.raises(DataError, match=r"line 3, column 1 \('height'\): found an empty cell"):
+        read_inputs(write(tmp_path, "height,width\n1,2\n,\n3,4\n"), NAMES)
