@@ -9,6 +9,8 @@ import numpy as np
 from gpx.data.columns.gaps import FEW_GAPS
 from gpx.data.columns.numbers import Floats
 
+MAX_NAMED = 6
+"""Columns that a note lists by name."""
 MIN_ROWS = 30
 """With fewer rows no hints are given: skewness is uncertain, and 1, 2, 3, ... may be a quantity."""
 MIN_SKEWNESS = 1.0
@@ -31,16 +33,38 @@ def row_counter(x: Floats, names: Sequence[str]) -> str:
     return f"the input {name!r} numbers the rows; if it is only a name, leave it out with id={name}"
 
 
+def filled_in(x: Floats, names: Sequence[str]) -> str:
+    """A note on columns whose missing values are filled in; empty if there are none.
+
+    Args:
+        x (n, d): the columns, NaN for missing values.
+        names: of the d columns.
+    """
+    counts = np.isnan(x).sum(axis=0)
+    if not counts.any():
+        return ""
+    listed = [f"{names[i]!r} ({counts[i]:,})" for i in np.argsort(-counts) if counts[i]]
+    return (
+        "missing values (in how many rows) are filled in with training means: "
+        f"{some_of(listed)}; missing=drop leaves such rows out, missing=refuse stops"
+    )
+
+
 def averaged_gaps(names: Sequence[str]) -> str:
     """A note on columns whose missing values are averaged over; empty if there are none."""
     if not names:
         return ""
-    listed = ", ".join(map(repr, names[:6])) + (", ..." if len(names) > 6 else "")
     return (
-        f"fewer than {FEW_GAPS} training rows lack a value of {listed}, too few to learn from: "
-        "predictions for such rows average over training values, as if values were missing at "
-        "random"
+        f"fewer than {FEW_GAPS} training rows lack a value of "
+        f"{some_of(list(map(repr, names)))}, too few to learn from: predictions for such rows "
+        "average over training values, as if values were missing at random"
     )
+
+
+def some_of(listed: Sequence[str]) -> str:
+    """The first of many descriptions of columns, and the number of the others."""
+    more = len(listed) - MAX_NAMED
+    return ", ".join(listed[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def skewed_target(y: Floats, name: str) -> str:

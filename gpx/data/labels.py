@@ -18,6 +18,34 @@ from gpx.tensor_checks import check_one_of
 Label = float | str
 """Label of a class in the data: a number or a text."""
 
+MAX_TEXTS = 100
+"""Most texts that a target is taken to have as classes without being asked."""
+
+
+class TextTargets(DataError):
+    """The target holds texts, and the likelihood is of numbers.
+
+    Attributes:
+        classes: the texts.
+        rows: number of rows.
+    """
+
+    def __init__(self, message: str, classes: Sequence[str], rows: int) -> None:
+        super().__init__(message)
+        self.classes, self.rows = tuple(classes), rows
+
+    @property
+    def likelihood(self) -> str:
+        """The likelihood that suits them; empty for a single text, and for almost as many as rows.
+
+        The latter are hardly classes: names, or numbers with a unit.
+        """
+        count = len(self.classes)
+        if count < 2 or count > min(MAX_TEXTS, max(10, self.rows // 10)):
+            return ""
+        return "bernoulli" if count == 2 else "softmax"
+
+
 _BINARY = ((0.0, 1.0), (-1.0, 1.0), (1.0, 2.0))
 
 
@@ -155,9 +183,11 @@ def _encode_names(
     if task == "ordinal":
         return _in_order(table, order, f"{said} ({shown})")
     if not is_classification(task):
-        raise DataError(
+        raise TextTargets(
             f"{said} ({shown}), expected numbers; for classes choose likelihood="
-            + ("Bernoulli()" if len(names) == 2 else "Softmax(), or Ordinal() if ordered")
+            + ("Bernoulli()" if len(names) == 2 else "Softmax(), or Ordinal() if ordered"),
+            names,
+            len(y),
         )
     if len(names) < 2 or (task == "binary" and len(names) > 2):
         raise DataError(

@@ -17,12 +17,13 @@ from gpx.data.derivative_targets import (
     fit_with_derivatives,
     scale_derivatives,
 )
-from gpx.data.hints import averaged_gaps, row_counter, skewed_target
+from gpx.data.hints import averaged_gaps, filled_in, row_counter, skewed_target
 from gpx.data.labels import Task, encode_targets, order_of_numbers, require_all_classes
 from gpx.data.source import DataSource, Rows
 from gpx.data.standardiser import Standardiser
 from gpx.data.table import Table
 from gpx.data.target_transform import TargetTransform, require_positive
+from gpx.data.usable_columns import with_usable_columns
 from gpx.errors import DataError
 from gpx.likelihoods.row_noise import RowNoise
 
@@ -74,6 +75,7 @@ def load(
     table = source.table()
     train, test = source.split_rows(table)
     targets, labels = encode_targets(table, task, order)
+    table = with_usable_columns(table, train)
     coding, inputs = table.coding, table.x
     input_names, unscaled = table.input_names, table.labels
     if coding is not None:
@@ -126,16 +128,18 @@ def load(
 
 
 def _notes(source: DataSource, table: Table, train: Rows, task: Task, coding: Coding | None) -> str:
-    """Notes on the data set, and hints about options of its source that may help."""
+    """Notes on the data set, and hints about options of its source that may help; one a line."""
     notes = [table.notes, _missing_targets(table), _shared_noise(table, train)]
     if getattr(source, "id", "") is None:
         notes.append(row_counter(table.x, table.input_names))
+    if coding is not None and coding.missing == "auto":
+        notes.append(filled_in(table.x, table.input_names))
     if coding is not None:
         notes.append(averaged_gaps([c.column.name for c in coding.columns if c.stand_ins]))
     plain = table.noise is None and table.weights is None and not table.target_names
     if task == "regression" and plain and getattr(source, "target_transform", "") is None:
         notes.append(skewed_target(table.y[train], table.target_name))
-    return "; ".join(filter(None, notes))
+    return "\n".join(filter(None, notes))
 
 
 def _shared_noise(table: Table, train: Rows) -> str:

@@ -31,6 +31,7 @@ from gpx.options.build import fixed_parameters
 from gpx.options.composition import composed
 from gpx.options.module_node import OPTIONS, chosen_modules, fixed_in
 from gpx.priors import Priors
+from gpx.runs.choosing.automatic import is_automatic
 from gpx.runs.data import likelihood_task
 from gpx.runs.fit_arguments import as_options, check_options, nodes_of_parts
 from gpx.runs.folder import RunFolder
@@ -66,7 +67,8 @@ class Fitted(NamedTuple):
     folder: Path | None
 
     def __repr__(self) -> str:
-        shown = ("test.rmse", "test.mnlp", "test.accuracy", "train.evidence")
+        error = "test.accuracy" if "test.accuracy" in self.metrics else "test.rmse"
+        shown = (error, "test.mnlp", "train.evidence")
         values = [f"{name} {self.metrics[name]:.4g}" for name in shown if name in self.metrics]
         folder = None if self.folder is None else str(self.folder)
         return f"Fitted({self.model!r}, {', '.join(values)}, folder={folder!r})"
@@ -148,12 +150,14 @@ def fit(
         x (n, d): inputs in their own units (gpx standardises them); (n,) for one input. NumPy
             arrays, torch tensors on any device, data frames or lists. ``predict`` takes the columns
             of a data frame by the names they have here. Columns of texts and dates become inputs as
-            in ``gpx.data.CSVFile``; options such as ``data.missing=mean`` are those of
-            ``data=npz``.
-        y (n,): numbers, counts or class labels (numbers or texts), depending on the likelihood;
-            (n, p) for p outputs. With several outputs NaN marks a missing target
-            (``approx=coregional``, ``independent``, or ``svgp`` with
-            ``likelihood=gaussian_outputs`` or ``mixed_outputs``).
+            in ``gpx.data.CSVFile``, and options of columns are those of ``data=npz``. Of a data
+            frame, missing values are filled in and columns that cannot be inputs left out, with
+            notes; of arrays and lists both are errors (``data.missing=``, ``data.unusable=``).
+        y (n,): numbers, counts or class labels (numbers or texts), depending on the likelihood
+            (texts choose one of classes, where neither it nor ``approx`` is given); (n, p) for p
+            outputs. With several outputs NaN marks a missing target (``approx=coregional``,
+            ``independent``, or ``svgp`` with ``likelihood=gaussian_outputs`` or
+            ``mixed_outputs``).
         options: as on the command line, ``group=choice`` or ``name=value``; if one is given twice,
             the last is used. Without ``approx=`` the method is chosen by the data, and
             ``model.choice`` of the metrics says which and why.
@@ -291,7 +295,7 @@ def _trained(
     def compose(before: Sequence[str], after: Sequence[str]) -> DictConfig:
         groups = {name: node for name, node in modules.items() if name not in OPTIONS}
         with chosen_modules(groups) as chosen:
-            made = composed(["data=npz", *before, *options, *chosen, *after])
+            made = composed(["data=npz", *given.defaults(), *before, *options, *chosen, *after])
         for name, node in modules.items():
             if name in OPTIONS:
                 OmegaConf.update(made, OPTIONS[name], node, merge=False)
@@ -302,7 +306,8 @@ def _trained(
         return made
 
     config = compose([], [])
-    if given.has_text_targets and not is_classification(likelihood_task(config)):
+    open_choice = is_automatic(config)  # of the likelihood as well
+    if given.has_text_targets and not (open_choice or is_classification(likelihood_task(config))):
         names = list(map(repr, np.unique(given.arrays["y"]).tolist()))
         shown = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
         raise DTypeError(

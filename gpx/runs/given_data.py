@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from gpx.data.columns.column import texts_of
 from gpx.data.columns.frame import Frame, frame_of, plain_values, rounded
 from gpx.data.columns.numbers import EXACT, number_of, numbered_names, would_round
-from gpx.data.images.pixels import channels_first, pixel_names, pixel_rows
+from gpx.data.images.pixels import channels_first, pixel_names, pixel_rows, pixel_shape
 from gpx.errors import DataError, DTypeError, ShapeError
 from gpx.runs.arrays import column_names, columns_by_name, real_array
 
@@ -68,6 +68,16 @@ class GivenData:
             found["x"] = columns
             found["input_names"] = found["input_names"] or list(numbered_names(len(columns)))
         return found
+
+    def defaults(self) -> list[str]:
+        """Options of ``data=npz`` that those of the user override.
+
+        Values of a data frame may be missing, and columns useless; NaN in an array is more likely
+        a fault.
+        """
+        if self.input_names is None or pixel_shape(self.input_names) is not None:
+            return []
+        return ["data.missing=auto", "data.unusable=leave_out"]
 
 
 def given_data(

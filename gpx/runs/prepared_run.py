@@ -274,8 +274,8 @@ def _notes(data: Dataset, config: DictConfig) -> Iterator[str]:
     """Notes for the user on properties of the data."""
     likelihood = target_of(config.likelihood, "likelihood")
     targets = data.in_memory.train_y
-    if data.notes:
-        yield f"note: {with_option_names(data.notes, config)}"
+    for line in data.notes.splitlines():
+        yield f"note: {with_option_names(line, config)}"
     if likelihood_task(config) == "regression" and _two_values(targets):
         yield "note: the targets have only two values; likelihood=bernoulli models two classes"
     outliers = _count_outliers(data.modelled(targets))

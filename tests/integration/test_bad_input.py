@@ -58,7 +58,7 @@ def test_targets_that_are_not_finite(train, table, value):
         rows[7, 2] = value
 
     with pytest.raises(DataError, match=rf"line 9, column 3 \('y'\): found {value}"):
-        train(*SHORT, *ITERATIVE, table(spoil))
+        train(*SHORT, *ITERATIVE, "data.missing=refuse", table(spoil))
 
 
 @pytest.mark.parametrize("approx", FULL_BATCH)

@@ -148,6 +148,7 @@ def test_methods_that_cannot_name_those_that_can(train, table, tmp_path):
 
 def test_one_target_is_never_missing(train, table):
     parts = ["data=csv", f"data.path={table}", "data.target=lead", "data.inputs=[a,b]", *QUICK]
+    parts += ["data.missing=refuse"]
     with pytest.raises(DataError, match=r"column 4 \('lead'\): found an empty cell"):
         train(*parts, "approx=exact", *QUIET)
 

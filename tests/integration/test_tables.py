@@ -103,8 +103,10 @@ def test_gaps_are_filled_at_prediction_as_in_training(train, table, tmp_path, ca
     options = ["data=csv", f"data.path={table}", "data.target=strength", "approx=exact"]
     options += ["data.inputs=[colour,size]", "trainer.max_steps=20", *QUIET]
     with pytest.raises(DataError, match=r"line 2, column 4 \('size'\).*data.missing=drop or data"):
-        train(*options, folder="refused")
-    _, folder = train(*options, "data.missing=mean")
+        train(*options, "data.missing=refuse", folder="refused")
+    _, folder = train(*options)
+    said = "".join(capsys.readouterr())
+    assert "note: missing values (in how many rows) are filled in with training means: 's" in said
     (tmp_path / "new.csv").write_text("colour,size\nred,\nred,1.5\n")
     found = run_predict(folder, tmp_path / "new.csv", tmp_path / "out.csv")
     rows = load(folder.path).predict([["red", None], ["red", 1.5]])

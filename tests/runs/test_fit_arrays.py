@@ -194,6 +194,21 @@ def test_numbers_of_tasks_reach_a_kernel_as_they_are_in_training_and_after(tmp_p
     np.testing.assert_array_equal(loaded.predict(x).mean, fitted.predict(x).mean)
 
 
+def test_columns_of_a_frame_that_cannot_be_inputs_are_left_out(capsys):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"a": np.arange(60) ** 2 % 13, "name": [f"n{i}" for i in range(60)]})
+    y = np.sin(np.arange(60.0))
+    fitted = gpx.fit(frame, y, *QUICK, keep=False)
+    assert fitted.model.columns == ("a",)
+    assert "left out of the inputs: 'name' (54 different texts" in capsys.readouterr().err
+    assert fitted.predict(frame).mean.shape == (60,)  # by name
+    np.testing.assert_array_equal(fitted.predict(frame).mean, fitted.predict(frame[["a"]]).mean)
+    with pytest.raises(DataError, match="column 'x2' has 54 different texts"):
+        gpx.fit(frame.to_numpy().tolist(), y, *QUICK, keep=False)  # new rows go by position
+    with pytest.raises(DataError, match=r"row 3, column 1 \('x1'\): found nan"):
+        gpx.fit(np.where(np.arange(60) == 2, np.nan, 1.0), y, *QUICK, keep=False)
+
+
 def test_frames_of_pandas(tmp_path):
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(
@@ -208,8 +223,8 @@ def test_frames_of_pandas(tmp_path):
     )
     y = pandas.Series(frame["size"] + 1.0 * (frame["colour"] == "red"), name="strength")
     with pytest.raises(DataError, match=r"the data set, data row 2, column 2 \('text'\): found an"):
-        gpx.fit(frame, y, *QUICK, folder=tmp_path / "no")
-    fitted = gpx.fit(frame, y, *QUICK, "data.missing=mean", folder=tmp_path / "run")
+        gpx.fit(frame, y, *QUICK, "data.missing=refuse", folder=tmp_path / "no")
+    fitted = gpx.fit(frame, y, *QUICK, folder=tmp_path / "run")
     assert fitted.model.columns == tuple(frame.columns)
     assert fitted.model.target_name == "strength"
     assert "count is missing" in fitted.model.input_names

@@ -25,8 +25,9 @@ NEW_HINT = (
     "remove the row or fill in the value; a model trained with missing=mean accepts missing values"
 )
 
-Missing = Literal["refuse", "drop", "mean"]
+Missing = Literal["auto", "refuse", "drop", "mean"]
 Unseen = Literal["apart", "refuse"]
+Unusable = Literal["auto", "leave_out", "refuse"]
 
 
 @dataclass(frozen=True)
@@ -90,12 +91,16 @@ class Coding:
             dropped from training and testing, and refused in prediction; ``mean``: the training
             mean is filled in, with an additional indicator input if training rows lack values. If
             only few training rows do, predictions for such rows are averaged over training values.
+            ``auto``: the same for columns that lack values; in prediction missing values of other
+            columns are errors.
         unseen: treatment of categories without training rows. ``apart``: such a category is as far
             from each category as these are from each other, with a warning in the log; ``refuse``:
             an error.
         identifier: name of the column that identifies rows and is not an input; None: none.
         noise: names of the columns of known noise variances: none, one, or one for each target.
         max_categories: most categories that a column may have in training rows.
+        leave_out: whether columns that cannot be inputs are to be left out
+            (``gpx.data.usable_columns``); otherwise they are errors.
     """
 
     columns: tuple[CodedColumn, ...]
@@ -104,6 +109,7 @@ class Coding:
     identifier: str | None = None
     noise: tuple[str, ...] = ()
     max_categories: int = 100
+    leave_out: bool = False
 
     def __post_init__(self) -> None:
         """Check the policies; raises ConfigError."""
@@ -149,6 +155,23 @@ class Coding:
                 numbers.append(span[-1])
         return tuple(numbers)
 
+    def fault(self, column: Column, seen: Floats) -> str:
+        """What keeps a column from being an input, after its name; empty if nothing does.
+
+        Args:
+            column: one of ``columns``.
+            seen: its numbers in the training rows, from ``Column.numbers``.
+        """
+        given = seen[~np.isnan(seen)]
+        if not len(given):
+            return "has no value in training rows"
+        count = len(np.unique(given)) if column.kind == "category" else 0
+        if count > max(10, len(given) // 2):
+            return f"has {count} different texts in {len(given)} training rows"
+        if count > self.max_categories:
+            return f"has {count} different texts, more than max_categories={self.max_categories}"
+        return ""
+
     def fitted(self, x: Floats, train: np.ndarray, where: str) -> tuple[Coding, Floats]:
         """The coding fitted to the training rows, and the inputs of all rows.
 
@@ -165,17 +188,14 @@ class Coding:
             column, values = old.column, x[:, i]
             seen = values[train]
             given = seen[~np.isnan(seen)]
-            if len(given) == 0:
-                raise DataError(f"{where}: column {column.name!r} has no value in training rows")
+            fault = self.fault(column, seen)
+            if fault:
+                hint = f", or set id={column.name} if it names the rows" if len(given) else ""
+                raise DataError(
+                    f"{where}: column {column.name!r} {fault}; leave it out with inputs={hint}"
+                )
             if column.kind == "category":
-                codes, limit = np.unique(given).astype(int), self.max_categories
-                if len(codes) > min(limit, max(10, len(given) // 2)):
-                    raise DataError(
-                        f"{where}: column {column.name!r} has {len(codes)} different texts in "
-                        f"{len(given)} training rows, too many for a category; leave it out with "
-                        f"inputs=, set id={column.name} if it names the rows, or raise "
-                        f"max_categories={limit}"
-                    )
+                codes = np.unique(given).astype(int)
                 column = replace(column, texts=tuple(column.texts[code] for code in codes))
                 known = np.isin(values, codes)
                 place = np.searchsorted(codes, np.where(known, values, codes[0]))
@@ -183,7 +203,7 @@ class Coding:
                 self._report_unseen(column.name, int((values == UNSEEN).sum()), where)
             fill: tuple[float, ...] = ()
             several: tuple[float, ...] = ()
-            if self.missing == "mean":
+            if self.missing == "mean" or (self.missing == "auto" and np.isnan(values).any()):
                 fill = (float(given.mean()),)
                 if column.kind == "category":
                     shares = np.bincount(np.searchsorted(codes, given)) / len(given)

@@ -23,6 +23,11 @@ MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
 """Cells (in any case) that are missing values in a column of numbers or dates. In a column of texts
 only the empty cell is: the others may be categories."""
 
+_OTHER_NUMBER = re.compile(r"[(+-]?\s*[^\w\s<>=~]?\s*[+-]?\d[\d.,'’ ]*\s*[^\w\s<>=~]?\s*\)?")
+"""A number with separators, a currency, per cent or brackets."""
+
+_OTHER_DATE = re.compile(r"\d{1,4}([./-])\d{1,2}\1\d{1,4}\b|\d{1,2}:\d{2}\b")
+
 UNSEEN = -1.0
 """Code of an unknown category."""
 
@@ -172,10 +177,9 @@ def column_of(
 ) -> Column:
     """The kind of a column, found from its values.
 
-    If no text is a number, it holds categories; if most texts look like dates, it holds dates, and
-    others among them are errors when the column is read. If some texts are numbers, or most consist
-    of digits and signs (such as decimal commas), it is a column of numbers, and other texts are
-    errors.
+    If most texts look like dates, it holds dates; if most are neither numbers nor written as
+    numbers, dates or times in another way (decimal commas), it holds categories. Otherwise it is a
+    column of numbers. Texts of another kind are errors when the column is read.
 
     Args:
         name: of the column.
@@ -193,15 +197,22 @@ def column_of(
     given = [text for text in values if text.lower() not in MISSING]
     if given and date is None and 2 * sum(looks_like_date(t, form) for t in given) > len(given):
         return Column(name, "date", form=form)
-    texts = bool(given) and all(number_of(text) is None for text in given)
-    if texts and category is None and 2 * sum(map(_written_otherwise, given)) <= len(given):
+    if category is None and 2 * sum(map(_plain_text, given)) > len(given):
         return Column(name, "category", _distinct(values))
     return Column(name)
 
 
+def _plain_text(text: str) -> bool:
+    """Whether a text is no number, however written."""
+    return number_of(text) is None and not _written_otherwise(text)
+
+
 def _written_otherwise(text: str) -> bool:
-    """Whether a text may be a number or a date in an unknown format: 1,5 or 31.3.2021."""
-    return any(map(str.isdigit, text)) and not any(map(str.isalpha, text))
+    """Whether a text may be a number, date or time in an unknown format: 1,5, 20 % or 31.3.2021.
+
+    Ranges and limits, such as 6-8 and <60, are none of these.
+    """
+    return _OTHER_NUMBER.fullmatch(text) is not None or _OTHER_DATE.match(text) is not None
 
 
 def texts_of(values: Values) -> list[str]:

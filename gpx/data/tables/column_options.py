@@ -127,7 +127,8 @@ def table_of(
         classes, y = tuple(classes[code] for code in there), np.searchsorted(there, y).astype(float)
     coding = replace(options.policies, columns=tuple(map(CodedColumn, columns)))
     carried = coding.identifier is not None or bool(coding.noise)
-    needed = options.policies.missing == "mean" or carried or not coding.plain
+    gaps = options.policies.missing == "mean" or bool(np.isnan(x).any())
+    needed = gaps or carried or not coding.plain
     names = rows.targets.names
     return Table(
         x=np.ascontiguousarray(x),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from gpx.data.columns.choice import (
     named_column,
     require_different,
 )
-from gpx.data.columns.coding import Coding, Missing, Unseen
+from gpx.data.columns.coding import Coding, Missing, Unseen, Unusable
 from gpx.data.columns.column import Values
 from gpx.data.columns.frame import Frame, places, plain_values
 from gpx.data.columns.numbers import Mask, numbered_names
@@ -26,6 +27,7 @@ from gpx.data.table import Table
 from gpx.data.tables.column_options import ColumnOptions, GivenRows, table_of
 from gpx.data.tables.table_file import AUTO, KERNEL
 from gpx.errors import DataError
+from gpx.tensor_checks import check_one_of
 
 
 class NPZFile(DataSource):
@@ -49,6 +51,7 @@ class NPZFile(DataSource):
         missing, categories, dates, date_format, unseen, max_categories, target_transform: as for
             ``TableFile``, with columns by name; NaN, NaT and empty texts are missing values.
         unscaled: as for ``TableFile``; numbers count the input columns from 0.
+        unusable: as for ``TableFile``; ``auto`` is ``refuse``.
     """
 
     def __init__(
@@ -74,8 +77,10 @@ class NPZFile(DataSource):
         weights: str | None = None,
         target_transform: str | None = None,
         unscaled: Choice | Sequence[Choice] | None = None,
+        unusable: Unusable = "refuse",
     ) -> None:
         super().__init__(split, test_fraction, root, split_seed)
+        check_one_of(get_args(Unusable), unusable=unusable)
         self.path = path
         self.x = x if isinstance(x, str) else list(x)
         self.y = y
@@ -87,7 +92,14 @@ class NPZFile(DataSource):
         self.unscaled = [] if unscaled is None else as_list(unscaled)
         self.target_names = None if target_names is None else tuple(map(str, target_names))
         self.options = ColumnOptions(
-            Coding((), missing, unseen, None, () if noise is None else (noise,), max_categories),
+            Coding(
+                (),
+                missing,
+                unseen,
+                noise=() if noise is None else (noise,),
+                max_categories=max_categories,
+                leave_out=unusable == "leave_out",
+            ),
             None if categories in (AUTO, KERNEL) else tuple(map(str, as_list(categories))),
             None if dates == AUTO else tuple(map(str, as_list(dates))),
             date_format,

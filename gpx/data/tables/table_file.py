@@ -7,9 +7,10 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 from gpx.data.columns.choice import Choice, as_list, find_column, require_different
-from gpx.data.columns.coding import Coding, Missing, Unseen
+from gpx.data.columns.coding import Coding, Missing, Unseen, Unusable
 from gpx.data.columns.delimited import Layout, sniff
 from gpx.data.columns.frame import Frame, read_frame
 from gpx.data.columns.numbers import numbered_names
@@ -18,6 +19,7 @@ from gpx.data.source import DataSource
 from gpx.data.table import Table
 from gpx.data.tables.column_options import ColumnOptions, GivenRows, table_of
 from gpx.errors import ConfigError, DataError
+from gpx.tensor_checks import check_one_of
 from gpx.warned_line import users_line
 
 AUTO, KERNEL = "auto", "kernel"
@@ -41,8 +43,9 @@ class TableFile(DataSource):
             ``root`` if that is given.
         test_path: a file of rows to test on, with the same columns; None: a fold of the rows.
         missing: treatment of missing values: ``refuse``, ``drop`` (drop the row) or ``mean`` (the
-            training mean, with an indicator input); see ``Coding``. With several targets some may
-            be missing unless it is ``drop``; rows without any target are left out.
+            training mean, with an indicator input); ``auto``: ``mean`` for columns that lack
+            values, with a note; see ``Coding``. With several targets some may be missing unless it
+            is ``drop``; rows without any target are left out.
         categories: columns of categories; ``auto``: those whose cells are texts; ``kernel``: the
             same columns, compared by a separate kernel (``gpx.runs.categorical_kernel``).
         dates: columns of dates; ``auto``: those where most cells look like ISO dates.
@@ -61,6 +64,9 @@ class TableFile(DataSource):
             ``quantile`` or None; see ``gpx.data.target_transform.TargetTransform``.
         unscaled: names or numbers of inputs that are not standardised, such as numbers of tasks
             that a kernel counts with.
+        unusable: columns without a value in training rows, and of too many categories:
+            ``leave_out`` (with a note), ``refuse``, or ``auto``: left out unless ``inputs`` names
+            them or columns have no names.
 
     Raises:
         ConfigError: invalid or contradictory options.
@@ -77,7 +83,7 @@ class TableFile(DataSource):
         root: str | None = None,
         split_seed: int = 0,
         test_path: str | None = None,
-        missing: Missing = "refuse",
+        missing: Missing = "auto",
         categories: Choice | Sequence[Choice] = AUTO,
         dates: Choice | Sequence[Choice] = AUTO,
         date_format: str | None = None,
@@ -88,6 +94,7 @@ class TableFile(DataSource):
         weights: Choice | None = None,
         target_transform: str | None = None,
         unscaled: Choice | Sequence[Choice] | None = None,
+        unusable: Unusable = "auto",
     ) -> None:
         super().__init__(split, test_fraction, root, split_seed)
         self.path = path
@@ -104,6 +111,8 @@ class TableFile(DataSource):
         self.target_transform = target_transform
         self.unscaled = [] if unscaled is None else as_list(unscaled)
         self.date_format = date_format
+        check_one_of(get_args(Unusable), unusable=unusable)
+        self.unusable = unusable
         self.policies = Coding((), missing, unseen, max_categories=max_categories)
 
     @abstractmethod
@@ -185,6 +194,7 @@ class TableFile(DataSource):
             self.policies,
             identifier=layout.names[roles["id"][0]] if "id" in roles else None,
             noise=tuple(layout.names[i] for i in roles.get("noise", ())),
+            leave_out=self._leaves_out(layout),
         )
         return ColumnOptions(
             policies,
@@ -193,6 +203,12 @@ class TableFile(DataSource):
             self.date_format,
             named(self.unscaled) or (),
         )
+
+    def _leaves_out(self, layout: Layout) -> bool:
+        """Whether columns that cannot be inputs are left out."""
+        if self.unusable == "auto":
+            return self.inputs is None and bool(layout.header_line)
+        return self.unusable == "leave_out"
 
     def _rows(
         self,

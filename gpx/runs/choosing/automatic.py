@@ -10,17 +10,25 @@ import torch
 from omegaconf import DictConfig
 
 from gpx.data import Dataset, DataSource
+from gpx.data.labels import TextTargets
 from gpx.errors import ConfigError, GPXError
 from gpx.kernels import Kernel
 from gpx.kernels.over_axes import checked_groups
 from gpx.likelihoods import Gaussian, GaussianOutputs, Likelihood
+from gpx.likelihoods.base import is_classification
 from gpx.linalg import budget_in_bytes, memory_for_all, total_memory
 from gpx.methods.grid.factors import split_kernel
 from gpx.options.build import build, check_parts, target_of
 from gpx.options.config import TrainerConfig
 from gpx.runs.choosing import kernel_choice
 from gpx.runs.choosing.method_choice import Choice, Facts, choose
-from gpx.runs.data import describe_rows, hold_out, load_run_data, with_facts
+from gpx.runs.data import (
+    describe_rows,
+    hold_out,
+    likelihood_task,
+    load_run_data,
+    with_facts,
+)
 
 Compose = Callable[[Sequence[str], Sequence[str]], DictConfig]
 """Composes the config of a run, with options before and after those that the user gave."""
@@ -97,7 +105,17 @@ def with_open_choices_made(
     if method_open and compose is not None and source.form == "images":
         before = ["likelihood=softmax"]
         config = _like(config, compose(before, []))
-    data = load_run_data(config, source)
+    try:
+        data = load_run_data(config, source)
+    except TextTargets as error:
+        if not method_open or compose is None or not error.likelihood:
+            raise
+        before = [f"likelihood={error.likelihood}"]
+        config = _like(config, compose(before, []))
+        if not is_classification(likelihood_task(config)):  # the user named another
+            raise
+        data = load_run_data(config, source)
+        say(f"likelihood={error.likelihood}: the target holds {len(error.classes)} texts")
     if method_open and compose is not None and source.form == "table" and data.num_outputs > 1:
         before = ["likelihood=gaussian_outputs"]
         config = _like(config, compose(before, []))

@@ -33,7 +33,15 @@ def told(values: np.ndarray, **options: object) -> Column:
         (("2021-03-31", "yesterday", "now"), "category"),
         (("1,5", "2,5", "red"), "number"),  # so that decimal commas are found
         (("31.3.2021", "1.4.2021"), "number"),
-        (("4010-1", "4020-7"), "number"),
+        (("4010-1", "4020-7"), "category"),
+        (("6-8", "9-11"), "category"),  # ranges
+        (("300", "Alien", "Up"), "category"),  # titles, one of which is a number
+        (("1", "2", "#DIV/0!"), "number"),
+        (("<60", ">=60"), "category"),
+        (("$12.50", "$3"), "number"),
+        (("12 %", "3,5 %"), "number"),
+        (("(1,234)", "-2,000"), "number"),
+        (("12:30", "13:15"), "number"),
         (("a1", "b2"), "category"),
     ],
 )

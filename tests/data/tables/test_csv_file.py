@@ -114,7 +114,7 @@ HEADED = "a,b,y\n1,2,3\n4,5,6\n"
 )
 def test_each_fault_is_one_sentence(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(DataError, match=message) as caught:
-        CSVFile(write(tmp_path, text)).table()
+        CSVFile(write(tmp_path, text), missing="refuse").table()
     assert "\n" not in str(caught.value)
     assert str(tmp_path / "rows.csv") in str(caught.value)
 
@@ -246,9 +246,11 @@ def test_cells_of_several_targets_may_be_empty(tmp_path: Path) -> None:
     dropped = CSVFile(path, target=["b", "c"], missing="drop").table()
     assert dropped.y.tolist() == [[2.0, 3.0]]
     with pytest.raises(DataError, match=r"line 3, column 2 \('b'\): found an empty cell"):
-        CSVFile(path, target="b", inputs=["a"]).table()
+        CSVFile(path, target="b", inputs=["a"], missing="refuse").table()
     with pytest.raises(DataError, match=r"line 3, column 2 \('b'\): found an empty cell"):
-        CSVFile(path, target=["a", "c"], inputs=["b"]).table()  # inputs are as they were
+        CSVFile(
+            path, target=["a", "c"], inputs=["b"], missing="refuse"
+        ).table()  # inputs are as they were
 
 
 def test_a_target_of_texts_is_a_category_by_number_if_columns_have_no_names(tmp_path: Path) -> None:

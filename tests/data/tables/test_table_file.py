@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from gpx.data import CSVFile, load
+from gpx.data.columns.frame import array_frame
 from gpx.errors import ConfigError, DataError
 
 ROWS = """name,colour,when,size,quality
@@ -95,7 +96,7 @@ def test_a_column_to_leave_as_it_is_must_be_an_input(tmp_path: Path) -> None:
 
 def test_missing_values_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"line 3, column 1 \('a'\): found an empty cell.*=drop or"):
-        CSVFile(write(tmp_path, GAPS)).table()
+        CSVFile(write(tmp_path, GAPS), missing="refuse").table()
 
 
 def test_rows_that_lack_a_value_are_dropped(tmp_path: Path) -> None:
@@ -117,7 +118,7 @@ def test_the_mean_stands_in_for_inputs_only(tmp_path: Path) -> None:
     with pytest.raises(
         DataError, match=r"line 3, column 3 \('y'\): found an .*=drop or missing=mean"
     ):
-        CSVFile(write(tmp_path, "a,c,y\n1,red,1\n2,red,\n")).table()
+        CSVFile(write(tmp_path, "a,c,y\n1,red,1\n2,red,\n"), missing="refuse").table()
     text = GAPS.replace("4,red,\n", "4,red,4\n")
     source = CSVFile(write(tmp_path, text), missing="mean", test_fraction=0.5)
     data = load(source, task="regression")
@@ -182,7 +183,7 @@ def test_a_class_that_training_rows_lack(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"missing": "median"}, "missing=median: expected one of refuse, drop, mean"),
+        ({"missing": "median"}, "missing=median: expected one of auto, refuse, drop, mean"),
         ({"unseen": "zero"}, "unseen=zero: expected one of apart, refuse"),
         ({"max_categories": 0}, "max_categories=0 must be at least 1"),
         ({"test_path": "a.csv", "split": 1}, "with test_path= there is only one split"),
@@ -197,3 +198,88 @@ def test_options_that_cannot_be(tmp_path: Path, options: dict, words: str) -> No
     path = write(tmp_path, ROWS)
     with pytest.raises((ConfigError, DataError), match=words):
         CSVFile(path, **options).table()
+
+
+def test_gaps_of_a_file_are_filled_in_by_default_with_a_note(tmp_path: Path) -> None:
+    rows = [[str(i), str(i % 7), str(float(i))] for i in range(200)]
+    for i in range(0, 120, 2):
+        rows[i][0] = ""
+    rows[3][2] = ""  # its target
+    path = write(tmp_path, "a,b,y\n" + "".join(",".join(row) + "\n" for row in rows))
+    auto, mean = (load(CSVFile(path, missing=m), task="regression") for m in ("auto", "mean"))
+    assert auto.input_names == mean.input_names == ("a", "a is missing", "b")
+    assert torch.equal(auto.train_x, mean.train_x)
+    assert "1 of 200 rows have no target and are left out" in auto.notes.splitlines()
+    assert any(
+        "filled in with training means: 'a' (60); missing=drop" in n
+        for n in auto.notes.splitlines()
+    )
+    assert "filled in with training means" not in mean.notes  # they were asked for
+    # new rows may lack what training rows lacked, and nothing else
+    assert auto.coding is not None
+    assert mean.coding is not None
+    lacking = auto.coding(array_frame(np.array([[np.nan, 2.0]]), ("a", "b"), "new", "row"))
+    given = [float(row[0]) for row in rows if row[0]]
+    assert lacking[0, 1:].tolist() == [1.0, 2.0]
+    assert min(given) < lacking[0, 0] < max(given)
+    other = array_frame(np.array([[1.0, np.nan]]), ("a", "b"), "new", "row")
+    with pytest.raises(DataError, match=r"'b'\): found nan, .*a model trained with missing=mean"):
+        auto.coding(other)
+    assert np.isfinite(mean.coding(other)).all()
+
+
+def test_a_file_without_gaps_has_plain_inputs(tmp_path: Path) -> None:
+    table = CSVFile(write(tmp_path, "a,y\n1,2\n3,4\n")).table()
+    assert table.coding is None
+
+
+def nameful(tmp_path: Path, **columns: list[str]) -> str:
+    """A file of 60 rows with further columns."""
+    made = {"a": [str(i * i % 13) for i in range(60)], **columns, "y": [str(i) for i in range(60)]}
+    rows = zip(*made.values(), strict=True)
+    return write(tmp_path, "\n".join(",".join(row) for row in [tuple(made), *rows]) + "\n")
+
+
+def test_columns_that_cannot_be_inputs_are_left_out_unless_named(tmp_path: Path) -> None:
+    path = nameful(
+        tmp_path,
+        name=[f"n{i}" for i in range(60)],
+        colour=["red", "blue"] * 30,
+        empty=[""] * 60,
+    )
+    data = load(CSVFile(path, unscaled=["a"]), task="regression")
+    assert data.input_names == ("a", "colour=blue", "colour=red")
+    assert (data.scaler.input_mean[0], data.scaler.input_scale[0]) == (0.0, 1.0)
+    (note,) = [n for n in data.notes.splitlines() if "left out of the inputs" in n]
+    assert "'name' (54 different texts in 54 training rows), 'empty' (no value in training" in note
+    assert data.coding is not None
+    assert data.coding.names == ("a", "colour")
+    with pytest.raises(DataError, match="column 'name' has 54 different texts in 54 training rows"):
+        load(CSVFile(path, inputs=["a", "name"]), task="regression")
+    with pytest.raises(DataError, match="column 'name' has 54 different texts"):
+        load(CSVFile(path, unusable="refuse"), task="regression")
+    with pytest.raises(
+        DataError, match=r"'empty' has no value in training rows; leave it out with inputs=$"
+    ):
+        load(CSVFile(path, inputs=["a", "empty"]), task="regression")
+    left = load(CSVFile(path, inputs=["a", "name"], unusable="leave_out"), task="regression")
+    assert left.input_names == ("a",)
+
+
+def test_a_file_without_any_column_that_can_be_an_input(tmp_path: Path) -> None:
+    rows = "".join(f"n{i},{i}\n" for i in range(60))
+    with pytest.raises(DataError, match=r"none of the columns can be an input: 'name' \(54 diff"):
+        load(CSVFile(write(tmp_path, "name,y\n" + rows)), task="regression")
+
+
+def test_columns_without_names_are_not_left_out(tmp_path: Path) -> None:
+    rows = "".join(f"{i * i % 13},,{i}\n" for i in range(60))  # new rows go by position
+    with pytest.raises(DataError, match="column 'x2' has no value"):
+        load(CSVFile(write(tmp_path, rows)), task="regression")
+
+
+def test_more_categories_than_allowed(tmp_path: Path) -> None:
+    path = nameful(tmp_path, town=[f"n{i % 12}" for i in range(60)])
+    data = load(CSVFile(path, max_categories=11), task="regression")
+    assert data.notes.endswith("'town' (12 different texts, more than max_categories=11)")
+    assert len(load(CSVFile(path, max_categories=12), task="regression").input_names) == 13

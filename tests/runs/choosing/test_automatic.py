@@ -9,7 +9,7 @@ from stopped_runs import stopped_at
 
 import gpx
 from gpx.commands.train import USAGE_ERROR
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, DataError
 from gpx.kernels import RBF, Linear, Matern32, Periodic
 from gpx.options.composition import composed
 from gpx.runs import RunFolder, resume
@@ -109,6 +109,33 @@ def test_several_targets_are_taken_for_such_where_no_likelihood_is_named(tmp_pat
     for named in ("approx=exact", "likelihood=gaussian", "likelihood=student_t"):
         with pytest.raises(ConfigError, match=said):
             gpx.fit(x, y, *QUICK, "kernel=auto", named, folder=tmp_path / named)
+
+
+@pytest.mark.parametrize(("names", "likelihood"), [("ab", "Bernoulli"), ("abc", "Softmax")])
+def test_texts_are_taken_for_classes_where_no_likelihood_is_named(
+    names, likelihood, arrays, tmp_path, capsys
+):
+    x, _ = arrays
+    labels = [names[int(row > 0) + int(row > 1) * (len(names) > 2)] for row in x[:, 0]]
+    quick = (*QUICK, "kernel=auto", "kernel.candidates=[rbf]", "trainer.max_steps=3")
+    fitted = gpx.fit(x, labels, *quick, folder=tmp_path / "open")
+    chosen = likelihood.lower()
+    assert f"likelihood={chosen}: the target holds {len(names)} texts" in capsys.readouterr().err
+    config = RunFolder(tmp_path / "open").read_config()
+    assert config.likelihood._target_.endswith(likelihood)
+    named = gpx.fit(x, labels, *quick, f"likelihood={chosen}", folder=tmp_path / "named")
+    assert named.metrics["train.evidence"] == fitted.metrics["train.evidence"]
+    assert set(fitted.predict_classes(x[:9]).label) <= set(names)
+    with pytest.raises(
+        DataError, match=f"holds {len(names)} different texts .*likelihood={chosen}"
+    ):
+        gpx.fit(x, labels, *quick, "likelihood=gaussian", folder=tmp_path / "numbers")
+
+
+def test_texts_that_are_hardly_classes_are_refused(arrays, tmp_path):
+    x, y = arrays
+    with pytest.raises(DataError, match=r"holds 70 different texts .*, expected numbers"):
+        gpx.fit(x, [f"{value} kg" for value in y], *QUICK, folder=tmp_path)
 
 
 def test_a_grid_images_and_a_sweep(train_py, tmp_path):
