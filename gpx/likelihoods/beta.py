@@ -8,13 +8,14 @@ from typing import get_args
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, pad
-from torch.special import log_ndtr
+from torch.special import digamma, log_ndtr, ndtri, polygamma
 
 from gpx.constraints import positive_parameter
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.bernoulli import Link
+from gpx.likelihoods.latent_integral import log_expectation
 from gpx.likelihoods.quadrature import GaussHermite
-from gpx.likelihoods.smooth_mixture import even_grid
+from gpx.likelihoods.smooth_mixture import ExactMixture, even_grid
 from gpx.tensor_checks import check_one_of
 
 NUM_COMPONENTS = 60
@@ -30,6 +31,10 @@ component stands for; further apart their density would have separate peaks."""
 GRID_NODES, GRID_END, GRID_GAP = 161, 8.0, 1.5
 """Number and outermost nodes of the even grid that takes their place, in standard deviations of f,
 and the largest distance of its components, as ``MAX_GAP``."""
+MAX_LOGIT, BISECTIONS, NEWTON_STEPS = 750.0, 12, 5
+"""Of the search for the mean under which a share is likeliest: the largest logit of a number of
+float64, and steps of two kinds."""
+TINY_SHARE = torch.finfo(torch.float64).tiny
 
 
 class Beta(Likelihood):
@@ -62,8 +67,7 @@ class Beta(Likelihood):
         """Log-density of the share y under mean link(f), per unit of y; (..., n)."""
         # in float64: a difference of large lgamma; y may have been rounded to 0 or 1 in float32
         found = f.dtype
-        limits = torch.finfo(found)
-        y = y.double().clamp(limits.tiny, 1.0 - 0.5 * limits.eps)
+        y = _inside(y, found)
         precision = self.precision.double()
         log_a, log_b = self._log_parameters(f)
         a, b = log_a.exp(), log_b.exp()
@@ -75,8 +79,8 @@ class Beta(Likelihood):
         """Gauss-Hermite sum of ``log_prob``; (..., n)."""
         return self.quadrature.expectation(lambda f: self.log_prob(y, f), mean, variance)
 
-    def predictive(self, mean: Tensor, variance: Tensor) -> torch.distributions.MixtureSameFamily:
-        """Mixture of beta distributions at nodes of f, in float64.
+    def predictive(self, mean: Tensor, variance: Tensor) -> BetaMixture:
+        """Mixture of beta distributions at nodes of f, in float64, with the exact density.
 
         A row of them would have separate peaks if the components were narrower than their distance:
         if the precision is above about 200 over the variance of f, for means near 1/2. There f is
@@ -112,7 +116,39 @@ class Beta(Likelihood):
         a, b = ((part + change).exp().clamp_min(tiny) for part in (log_a, log_b))
         parts = torch.distributions.Beta(a, b, validate_args=False)
         share = torch.distributions.Categorical(shares.expand(parts.batch_shape))
-        return torch.distributions.MixtureSameFamily(share, parts)
+        mixture = torch.distributions.MixtureSameFamily(share, parts)
+        return BetaMixture(mixture, self, mean, variance)
+
+    def likeliest(self, y: Tensor) -> Tensor:
+        """f (n,) under which the shares y (n,) are likeliest; without gradients, float64.
+
+        The slope of log p in the mean m falls: it is precision (logit(y) - digamma(precision m) +
+        digamma(precision (1 - m))).
+        """
+        y, precision = _inside(y, torch.float64), self.precision.double()
+        target = y.log() - torch.log1p(-y)
+        high = torch.full_like(target, MAX_LOGIT)
+        low = -high
+        with torch.no_grad():
+            logit = torch.zeros_like(target)
+            for step in range(BISECTIONS + NEWTON_STEPS):
+                shares = logit.sigmoid(), (-logit).sigmoid()
+                a, b = (precision * share.clamp_min(TINY_SHARE) for share in shares)
+                rise = target - digamma(a) + digamma(b)
+                low, high = (
+                    torch.where(rise > 0.0, logit, low),
+                    torch.where(rise > 0.0, high, logit),
+                )
+                middle = 0.5 * (low + high)
+                bend = shares[0] * b * (polygamma(1, a) + polygamma(1, b))
+                found = logit + rise / bend
+                inside = (found >= low) & (found <= high) & (step >= BISECTIONS)
+                logit = torch.where(inside, found, middle)
+            if self.link == "logit":
+                return logit
+            # the smaller one has all digits
+            size = ndtri((-logit.abs()).sigmoid().clamp_min(TINY_SHARE))
+            return torch.where(logit < 0.0, size, -size)
 
     @property
     def _shrinkage(self) -> float:
@@ -134,3 +170,19 @@ class Beta(Likelihood):
         link = logsigmoid if self.link == "logit" else log_ndtr
         scale = self.precision.double().log()
         return scale + link(f.double()), scale + link(-f.double())
+
+
+class BetaMixture(ExactMixture):
+    """``ExactMixture`` of shares: the density is that of ``log_expectation``."""
+
+    def log_average(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        """As in ``ExactMixture``."""
+        likelihood: Beta = self.likelihood
+        peak = likelihood.likeliest(y)
+        return log_expectation(lambda f: likelihood.log_prob(y, f), mean, variance, peak)
+
+
+def _inside(y: Tensor, dtype: torch.dtype) -> Tensor:
+    """Shares in float64, within 0 and 1 by what ``dtype`` can tell from these."""
+    limits = torch.finfo(dtype)
+    return y.double().clamp(limits.tiny, 1.0 - 0.5 * limits.eps)

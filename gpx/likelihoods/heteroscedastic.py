@@ -9,8 +9,10 @@ from gpx.constants import LOG_TWO_PI
 from gpx.constraints import FLOOR, positive_parameter
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
+from gpx.likelihoods.latent_integral import log_expectation
 from gpx.likelihoods.quadrature import GaussHermite
 from gpx.likelihoods.scale_mixture import scale_mixture
+from gpx.likelihoods.smooth_mixture import ExactMixture
 
 
 class Heteroscedastic(Likelihood):
@@ -70,12 +72,41 @@ class Heteroscedastic(Likelihood):
         square = (y - mean[..., 0]).square() + variance[..., 0]
         return -0.5 * (LOG_TWO_PI + log_noise + square * precision)
 
-    def predictive(self, mean: Tensor, variance: Tensor) -> torch.distributions.MixtureSameFamily:
+    def predictive(self, mean: Tensor, variance: Tensor) -> HeteroscedasticMixture:
         """Mixture of normals with a common mean and noise variances at quadrature nodes of g.
 
-        Heavier-tailed than a normal distribution where g is uncertain.
+        Heavier-tailed than a normal distribution where g is uncertain; its density is exact however
+        far the target is, as of ``HeteroscedasticMixture``.
         """
         g = self.quadrature.points(mean[..., 1], variance[..., 1]).movedim(0, -1)
         own = self.noise_variance * (self.spread * g).exp()
         weights = self.quadrature.weights.to(own).log()
-        return scale_mixture(mean[..., 0], variance[..., 0], own, weights)
+        law = scale_mixture(mean[..., 0], variance[..., 0], own, weights)
+        return HeteroscedasticMixture(law, self, mean.double(), variance.double())
+
+
+class HeteroscedasticMixture(ExactMixture):
+    """``ExactMixture`` of targets f + e, e ~ N(0, noise_variance exp(spread g)).
+
+    f drops out of the density, which is the mean over g of N(y; E f, V) with the variance
+    V = Var f + noise_variance exp(spread g): an integral by ``log_expectation``. As a function of V
+    it is largest where V is the squared distance of y from E f.
+    """
+
+    def log_average(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        """As in ``ExactMixture``; moments (m, 2)."""
+        likelihood: Heteroscedastic = self.likelihood
+        spread, log_noise = likelihood.spread.double(), likelihood.noise_variance.double().log()
+        square, known = (y - mean[:, 0]).square(), variance[:, 0]
+        centre, width = mean[:, 1], variance[:, 1]
+
+        def log_density(g: Tensor) -> Tensor:
+            total = known + (log_noise + spread * g).exp()
+            return -0.5 * (LOG_TWO_PI + total.log() + square / total)
+
+        with torch.no_grad():
+            # to the left the density rises no faster than exp(-spread g / 2)
+            least = centre - 0.5 * spread * width
+            peak = ((square - known).log() - log_noise) / spread
+            peak = torch.where(square > known, torch.maximum(peak, least), least)
+        return log_expectation(log_density, centre, width, peak)

@@ -22,7 +22,7 @@ from torch.distributions import (
     constraints,
 )
 
-from gpx.likelihoods.smooth_mixture import LatentMixture
+from gpx.likelihoods.smooth_mixture import ExactMixture
 from gpx.linalg import running_sum
 
 COUNT_WINDOW = 256
@@ -190,7 +190,7 @@ def select_rows(law: Distribution, rows: Tensor | tuple[Tensor, Tensor]) -> Dist
     if isinstance(law, MixtureSameFamily):
         share = Categorical(probs=law.mixture_distribution.probs[rows])
         found = MixtureSameFamily(share, select_rows(law.component_distribution, rows))
-        if isinstance(law, LatentMixture):
+        if isinstance(law, ExactMixture):
             return law.of_same_likelihood(found, law.latent_mean[rows], law.latent_variance[rows])
         return found
     if isinstance(law, (Normal, Laplace, StudentT, Beta, Gamma, Poisson, NegativeBinomial)):
@@ -202,9 +202,9 @@ def select_rows(law: Distribution, rows: Tensor | tuple[Tensor, Tensor]) -> Dist
 def of_components(law: Distribution) -> Distribution:
     """The law with the density of its components, which is that of its distribution function.
 
-    It is cheaper than the exact one of a ``LatentMixture``.
+    It is cheaper than the exact one of a ``ExactMixture``.
     """
-    if isinstance(law, LatentMixture):
+    if isinstance(law, ExactMixture):
         return law.mixture
     if isinstance(law, MixtureSameFamily):
         parts = of_components(law.component_distribution)

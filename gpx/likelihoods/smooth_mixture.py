@@ -1,8 +1,9 @@
-"""Laws of targets of mean exp(f) under a normal f, as mixtures of smooth density."""
+"""Laws of targets under a normal f, as mixtures of smooth density; their own density is exact."""
 
 from __future__ import annotations
 
 import copy
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -32,19 +33,98 @@ DENSITY_ROWS = 1 << 15
 """Entries of a density that are computed at once; each takes some hundred evaluations."""
 
 
-class LatentMixture(MixtureSameFamily):
-    """The law of targets under f ~ N(mean, variance): exact density and moments, else a mixture.
+class ExactMixture(MixtureSameFamily):
+    """The law of targets under f ~ N(mean, variance): exact density, else a mixture.
 
     The nodes of the mixture follow f alone, so that they are none where a target far from all
     expectations would have its f: the density there is many nats too low. ``log_prob`` is instead
-    that of ``tilted_by_quadrature``, whose nodes follow the target. Nor do they reach where most of
-    E exp(2 f) is if f is wide: mean and variance are closed forms, too. Draws, distribution
-    function and quantiles are those of the mixture.
+    an integral whose nodes follow the target. Draws, distribution function and quantiles are those
+    of the mixture.
 
     Args:
         mixture: of the components.
         likelihood: p(y | f); without gradients a copy is kept, as it is now.
-        latent_mean, latent_variance: of f, float64; broadcast to the batch of the mixture.
+        latent_mean, latent_variance: of f, float64; broadcast to the batch of the mixture, with a
+            last dimension if there are several latent functions.
+
+    Cost: some hundreds of evaluations of the likelihood for every target.
+    """
+
+    def __init__(
+        self,
+        mixture: MixtureSameFamily,
+        likelihood: Any,
+        latent_mean: Tensor,
+        latent_variance: Tensor,
+    ) -> None:
+        checked = mixture._validate_args
+        super().__init__(
+            mixture.mixture_distribution, mixture.component_distribution, validate_args=checked
+        )
+        self.trained = torch.is_grad_enabled()
+        keeps = self.trained or torch.compiler.is_exporting()
+        self.likelihood = likelihood if keeps else copy.deepcopy(likelihood)
+        several: int = likelihood.num_latents
+        shape = self.batch_shape + ((several,) if several > 1 else ())
+        self.latent_mean = latent_mean.expand(shape)
+        self.latent_variance = latent_variance.expand(shape)
+
+    @abstractmethod
+    def log_average(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        """log E p(y | f) of some targets (m,), float64, given the moments of f for each."""
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """log E p(value | f), nats, as wide as the mixture; differentiable as the moments are."""
+        if self._validate_args:
+            self._validate_sample(value)
+        tiny = torch.finfo(torch.float64).eps  # keeps gradients of square roots finite
+        several = self.latent_mean.shape[len(self.batch_shape) :]
+        shape = torch.broadcast_shapes(value.shape, self.batch_shape)
+        y = value.double().expand(shape).reshape(-1)
+        parts = self.latent_mean, self.latent_variance.clamp_min(tiny)
+        moments = [part.expand(shape + several).reshape(-1, *several) for part in parts]
+        with torch.set_grad_enabled(self.trained and torch.is_grad_enabled()):
+            found = [
+                self.log_average(y[own], *(part[own] for part in moments))
+                for own in row_slices(y.numel(), DENSITY_ROWS)
+            ]
+        whole = torch.cat(found).view(shape) if found else y.view(shape)
+        return whole.to(self.component_distribution.mean.dtype)
+
+    @property
+    def mixture(self) -> MixtureSameFamily:
+        """The mixture alone, whose density is that of its components: cheaper, for sums."""
+        parts = self.mixture_distribution, self.component_distribution
+        return MixtureSameFamily(*parts, validate_args=self._validate_args)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> ExactMixture:
+        """As in ``torch.distributions``."""
+        mixture = self.mixture.expand(batch_shape)
+        return self.of_same_likelihood(mixture, self.latent_mean, self.latent_variance)
+
+    def of_same_likelihood(
+        self, mixture: MixtureSameFamily, latent_mean: Tensor, latent_variance: Tensor
+    ) -> ExactMixture:
+        """Another batch of such laws, with gradients if this one has them."""
+        with torch.enable_grad():  # takes no copy of the likelihood, which is one where need be
+            made = self._another(mixture, latent_mean, latent_variance)
+        made.trained = self.trained
+        return made
+
+    def _another(
+        self, mixture: MixtureSameFamily, latent_mean: Tensor, latent_variance: Tensor
+    ) -> ExactMixture:
+        return type(self)(mixture, self.likelihood, latent_mean, latent_variance)
+
+
+class LatentMixture(ExactMixture):
+    """``ExactMixture`` of targets of mean exp(f): the density is that of ``tilted_by_quadrature``.
+
+    Nor do nodes that follow f reach where most of E exp(2 f) is if f is wide: mean and variance are
+    closed forms, too.
+
+    Args:
+        mixture, likelihood, latent_mean, latent_variance: of ``ExactMixture``.
         spread: a and b (), such that a exp(f) + b exp(2 f) is the variance of targets given f.
 
     Cost: some 200 evaluations of the likelihood for every target.
@@ -58,12 +138,7 @@ class LatentMixture(MixtureSameFamily):
         latent_variance: Tensor,
         spread: tuple[float, Tensor],
     ) -> None:
-        super().__init__(mixture.mixture_distribution, mixture.component_distribution)
-        self.trained = torch.is_grad_enabled()
-        keeps = self.trained or torch.compiler.is_exporting()
-        self.likelihood = likelihood if keeps else copy.deepcopy(likelihood)
-        self.latent_mean = latent_mean.expand(self.batch_shape)
-        self.latent_variance = latent_variance.expand(self.batch_shape)
+        super().__init__(mixture, likelihood, latent_mean, latent_variance)
         self.spread = spread
 
     @property
@@ -78,42 +153,14 @@ class LatentMixture(MixtureSameFamily):
         wide = self.latent_variance.expm1()
         return single * mean + mean.square() * (square * (wide + 1.0) + wide)
 
-    def log_prob(self, value: Tensor) -> Tensor:
-        """log E p(value | f), nats, float64; differentiable as mean and variance are."""
-        if self._validate_args:
-            self._validate_sample(value)
-        tiny = torch.finfo(torch.float64).eps  # keeps gradients of square roots finite
-        y, mean, variance = torch.broadcast_tensors(
-            value.double(), self.latent_mean, self.latent_variance.clamp_min(tiny)
-        )
-        rows = [part.reshape(-1) for part in (y, mean, variance)]
-        with torch.set_grad_enabled(self.trained and torch.is_grad_enabled()):
-            found = [
-                tilted_by_quadrature(self.likelihood, *(part[own] for part in rows)).log_normaliser
-                for own in row_slices(y.numel(), DENSITY_ROWS)
-            ]
-        return torch.cat(found).view(y.shape) if found else torch.zeros_like(y)
+    def log_average(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        """As in ``ExactMixture``."""
+        return tilted_by_quadrature(self.likelihood, y, mean, variance).log_normaliser
 
-    @property
-    def mixture(self) -> MixtureSameFamily:
-        """The mixture alone, whose density is that of its components: cheaper, for sums."""
-        return MixtureSameFamily(self.mixture_distribution, self.component_distribution)
-
-    def expand(self, batch_shape: Any, _instance: Any = None) -> LatentMixture:
-        """As in ``torch.distributions``."""
-        mixture = self.mixture.expand(batch_shape)
-        return self.of_same_likelihood(mixture, self.latent_mean, self.latent_variance)
-
-    def of_same_likelihood(
+    def _another(
         self, mixture: MixtureSameFamily, latent_mean: Tensor, latent_variance: Tensor
     ) -> LatentMixture:
-        """Another batch of such laws, with gradients if this one has them."""
-        with torch.enable_grad():  # takes no copy of the likelihood, which is one where need be
-            made = LatentMixture(
-                mixture, self.likelihood, latent_mean, latent_variance, self.spread
-            )
-        made.trained = self.trained
-        return made
+        return LatentMixture(mixture, self.likelihood, latent_mean, latent_variance, self.spread)
 
 
 def mixture_of_means(
