@@ -211,7 +211,7 @@ class TestModules:
         fitted = gpx.fit(
             x, y > y.mean(), *options, likelihood=Bernoulli("probit"), kernel="matern32", keep=False
         )
-        assert "approx=laplace" in fitted.metrics["model.choice"]
+        assert "approx=ep" in fitted.metrics["model.choice"]
         assert fitted.model.likelihood.link == "probit"
         assert fitted.predict_classes(x).probability.shape == (60, 2)
 

@@ -100,7 +100,7 @@ def propagate(
     for sweep in range(1, max_sweeps + 1):
         matrix = ScalarSites(kernel, sites[0])
         weights, cavities = _cavities(kernel, matrix, sites)
-        tilted = likelihood.tilted(y, mean + cavities.cavity_mean, cavities.cavity_variance)
+        tilted = _tilted(likelihood, y, mean, cavities)
         residual = float(_mismatch(cavities, tilted))
         if residual <= tolerance:
             report = SolveReport(sweep, residual, True, "the moments match")
@@ -161,7 +161,7 @@ def propagate_many(
             with checks_deferred():  # only NaN could fail, which the mismatch shows
                 matrix = ScalarSites(kernel, sites[0])
             weights, cavities = _cavities(kernel, matrix, sites)
-        tilted = likelihood.tilted(y, mean + cavities.cavity_mean, cavities.cavity_variance)
+        tilted = _tilted(likelihood, y, mean, cavities)
         residual = _mismatch(cavities, tilted).tolist()
         for row, problem in enumerate(problems):
             if residual[row] <= tolerance and not made.converged[problem]:
@@ -180,6 +180,14 @@ def propagate_many(
             problems = [problems[row] for row in going]
             damping, before = [damping[row] for row in going], [before[row] for row in going]
     return made
+
+
+def _tilted(likelihood: Likelihood, y: Tensor, mean: Tensor, cavities: Cavities) -> Tilted:
+    """The tilted distributions; of a log-concave likelihood only errors of quadrature, in the far
+    tails, make the information negative, which a site precision cannot be.
+    """
+    found = likelihood.tilted(y, mean + cavities.cavity_mean, cavities.cavity_variance)
+    return found._replace(information=found.information.clamp_min(0.0))
 
 
 def _damped(damping: float, residual: float, before: float) -> float:

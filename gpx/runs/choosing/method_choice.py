@@ -26,6 +26,9 @@ NEIGHBOUR_ROWS = 500_000
 """Most rows for neighbours and experts: training takes about ten minutes."""
 INDUCING_ROWS = 200_000
 """Most rows for full passes of 512 inducing points: training takes tens of minutes."""
+PROPAGATION_ROWS = 1_000
+"""Most rows for expectation propagation: a minute of one core. Of classes that a function separates
+Laplace's approximation makes far too little (``docs/methods/classification/laplace.md``)."""
 LAPLACE_ROWS = 1_500
 """Most rows for Laplace's approximation: with more, inducing points are faster."""
 
@@ -221,6 +224,18 @@ METHODS: Sequence[Method] = (
             "images of several classes: a convolutional network with a GP on its features"
         ),
         row_noise=True,
+    ),
+    Method(
+        "ep",
+        takes=lambda f: (
+            f.form != "stream"
+            and f.task == "binary"
+            and f.suits_laplace
+            and f.num_train <= PROPAGATION_ROWS
+        ),
+        seconds=lambda f: 5.0 + 6e-8 * f.num_train**3,
+        memory=lambda f: 64.0 * f.num_train**2,
+        why=lambda f: f"{f.num_train:,} rows are few enough for expectation propagation",
     ),
     Method(
         "laplace",

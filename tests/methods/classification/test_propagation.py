@@ -10,7 +10,15 @@ from scipy.stats import multivariate_normal
 
 from gpx.errors import ConfigError, DidNotConverge, NotAvailable
 from gpx.kernels import RBF
-from gpx.likelihoods import Bernoulli, Gaussian, NegativeBinomial, Poisson, Softmax, StudentT
+from gpx.likelihoods import (
+    Bernoulli,
+    Gaussian,
+    NegativeBinomial,
+    Ordinal,
+    Poisson,
+    Softmax,
+    StudentT,
+)
 from gpx.means import Constant, Zero
 from gpx.methods.classification.propagation import propagate, propagate_many
 from gpx.models import ExactGP, ExpectationPropagationGP, LaplaceGP
@@ -265,6 +273,18 @@ def test_separable_labels_converge_from_the_prior(link, scale, lengthscale):
     mean = torch.full((90,), -0.4, dtype=torch.float64)
     found = propagate(kernel, mean, Bernoulli(link).double(), y, max_sweeps=120)
     assert found.report.residual <= 1e-8
+
+
+def test_a_class_that_is_certain_has_a_site_that_says_nothing():
+    likelihood = Ordinal(num_classes=4).double()
+    with torch.no_grad():
+        likelihood.gaps = torch.tensor([103.0, 102.0], dtype=torch.float64)
+        likelihood.first_cut.fill_(-98.0)
+    y, mean, variance = (torch.tensor([v], dtype=torch.float64) for v in (0.0, -678.2, 14386.6))
+    assert likelihood.tilted(y, mean, variance).information < 0.0  # an error of quadrature
+    found = propagate(variance[None], mean, likelihood, y)
+    assert found.report.converged
+    assert 0.0 <= found.sites[0] <= 1e-9 / variance
 
 
 def test_sweeps_that_run_out_are_an_error():

@@ -90,7 +90,7 @@ def test_several_targets_classes_and_counts(tmp_path):
     assert found == {
         "gaussian_outputs": "CoregionalGP",
         "mixed_outputs": "SVGP",
-        "bernoulli": "LaplaceGP",
+        "bernoulli": "ExpectationPropagationGP",
         "poisson": "LaplaceGP",
         "student_t": "SVGP",
     }
