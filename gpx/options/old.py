@@ -123,11 +123,12 @@ def _name_head(node: dict[Any, Any]) -> None:
 
 def _gather_solver(node: dict[Any, Any]) -> None:
     """Move options of the solver into a node ``solver``."""
-    if "solver" in node or node.get("_target_") not in SOLVERS:
+    named = node.get("_target_")
+    if "solver" in node or not isinstance(named, str) or named not in SOLVERS:
         return
-    _, target, options = SOLVERS[node["_target_"]]
+    _, target, options = SOLVERS[named]
     given = {option: node.pop(option) for option in options if option in node}
-    if node["_target_"] == "gpx.models.CGLB":  # its former defaults
+    if named == "gpx.models.CGLB":  # its former defaults
         given = {"epsilon": 1e-3, "max_iterations": 1000} | given
     node["solver"] = {"_target_": target} | given
 

@@ -116,7 +116,8 @@ class RunFolder:
             content = OmegaConf.to_container(OmegaConf.load(io.StringIO(text)), resolve=False)
             config = OmegaConf.create(current(content))
         except (yaml.YAMLError, OmegaConfBaseException, OSError, UnicodeDecodeError) as error:
-            raise CheckpointError(f"{self.config} cannot be read: {error}") from error
+            why = " ".join(str(error).split())  # of YAML over several lines
+            raise CheckpointError(f"{self.config} cannot be read: {why}") from error
         except RecursionError as error:
             raise CheckpointError(f"{self.config} cannot be read: nested too deeply") from error
         if not isinstance(config, DictConfig) or "approx" not in config:

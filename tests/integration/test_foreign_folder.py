@@ -430,3 +430,13 @@ def test_a_run_that_its_budget_ended_goes_on_without_it(tmp_path, monkeypatch):
         monkeypatch, lambda: resume(folder.path, options=["trainer.budget=null"])
     )
     assert (metrics["train.steps"], evaluations) == (3, 2)
+
+
+def test_a_config_that_has_lost_its_seed(stopped, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(stopped, folder)
+    config = OmegaConf.load(folder / "config.yaml")
+    del config["seed"]
+    (folder / "config.yaml").write_text(OmegaConf.to_yaml(config))
+    with pytest.raises(ConfigError, match="seed=None: expected a whole number"):
+        resume(folder)

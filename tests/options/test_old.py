@@ -218,3 +218,9 @@ def test_a_network_with_another_head_is_of_another_class():
         config = composed(["approx=cnn"])
         config.approx, config.facts.num_classes = found, 3
         assert build_model(config).network.head.num_outputs == 3
+
+
+@pytest.mark.parametrize("group", ["approx", "objective"])
+@pytest.mark.parametrize("target", [[], {}, None, 3])
+def test_what_is_no_class_is_left_to_the_checks_that_follow(group, target):
+    assert current({group: {"_target_": target}}) == {group: {"_target_": target}}

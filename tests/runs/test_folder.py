@@ -47,6 +47,13 @@ def test_folders_that_hold_no_run(tmp_path, content, expected):
         RunFolder(tmp_path).read_config()
 
 
+def test_a_config_that_is_cut_off_is_told_in_one_line(tmp_path):
+    (tmp_path / "config.yaml").write_text("approx:\n  a: 1\n  b")
+    with pytest.raises(CheckpointError, match=r"cannot be read: .* line 3, column 3") as told:
+        RunFolder(tmp_path).read_config()
+    assert "\n" not in str(told.value)
+
+
 def test_a_missing_folder_names_its_neighbours(tmp_path):
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "config.yaml").write_text("approx: {}")
