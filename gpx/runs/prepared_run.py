@@ -140,9 +140,10 @@ def check_values(config: DictConfig) -> None:
     if valueless:
         raise ConfigError(f"{valueless[0]} has no value: give it as {valueless[0]}=...")
     check_numbers(config)
-    seed = config.get("seed")
-    if not isinstance(seed, int) or isinstance(seed, bool):
-        raise ConfigError(f"seed={seed}: expected a whole number")
+    if "seed" not in config:
+        raise ConfigError("the seed is missing among the options: write back that of the run")
+    if not isinstance(config.seed, int) or isinstance(config.seed, bool):
+        raise ConfigError(f"seed={config.seed}: expected a whole number")
     for group, wanted in PLACES.items():
         node = config.get(group)
         if not isinstance(node, DictConfig):
