@@ -16,6 +16,7 @@ from gpx.likelihoods.bernoulli import Link
 from gpx.likelihoods.latent_integral import log_expectation
 from gpx.likelihoods.quadrature import GaussHermite
 from gpx.likelihoods.smooth_mixture import ExactMixture, even_grid
+from gpx.likelihoods.wide_latent import expectation
 from gpx.tensor_checks import check_one_of
 
 NUM_COMPONENTS = 60
@@ -31,6 +32,10 @@ component stands for; further apart their density would have separate peaks."""
 GRID_NODES, GRID_END, GRID_GAP = 161, 8.0, 1.5
 """Number and outermost nodes of the even grid that takes their place, in standard deviations of f,
 and the largest distance of its components, as ``MAX_GAP``."""
+EXPECTATION_LIMITS = {"logit": 1.0, "probit": 0.7}
+"""Standard deviation of f up to which Gauss-Hermite nodes give expectations, of each link."""
+EXPECTATION_WIDTHS = {"logit": 3.0, "probit": 2.0}
+"""Widths of the bend of log p if its peak is at 0."""
 MAX_LOGIT, BISECTIONS, NEWTON_STEPS = 750.0, 12, 5
 """Of the search for the mean under which a share is likeliest: the largest logit of a number of
 float64, and steps of two kinds."""
@@ -46,7 +51,7 @@ class Beta(Likelihood):
     Args:
         precision: its initial value, no unit; learned.
         link: ``logit`` (logistic sigmoid) or ``probit`` (standard normal distribution function).
-        num_nodes: quadrature nodes of the expectation.
+        num_nodes: quadrature nodes of the expectation for latent deviations up to one.
 
     Source: Ferrari and Cribari-Neto 2004.
     """
@@ -76,8 +81,16 @@ class Beta(Likelihood):
         return (constant + (a - 1.0) * y.log() + (b - 1.0) * torch.log1p(-y)).to(found)
 
     def expected_log_prob(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        """Gauss-Hermite sum of ``log_prob``; (..., n)."""
-        return self.quadrature.expectation(lambda f: self.log_prob(y, f), mean, variance)
+        """E ``log_prob``: a Gauss-Hermite sum, or a finer rule where f is wide; (..., n)."""
+        return expectation(
+            *(self.quadrature, lambda f: self.log_prob(y, f), mean, variance),
+            *(EXPECTATION_LIMITS[self.link], lambda: self._place(y, mean)),
+        )
+
+    def _place(self, y: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Where log p bends: at its peak and where the link does, near 0; (n,)."""
+        peak = self.likeliest(y).to(like.dtype)
+        return 0.5 * peak, EXPECTATION_WIDTHS[self.link] + 0.5 * peak.abs()
 
     def predictive(self, mean: Tensor, variance: Tensor) -> BetaMixture:
         """Mixture of beta distributions at nodes of f, in float64, with the exact density.

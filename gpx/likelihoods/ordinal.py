@@ -16,8 +16,9 @@ from gpx.constants import LOG_TWO_PI
 from gpx.constraints import positive_parameter
 from gpx.errors import ConfigError
 from gpx.likelihoods.base import Curvature, Likelihood, Tilted, class_law, require_labels
-from gpx.likelihoods.bernoulli import Link
+from gpx.likelihoods.bernoulli import PROBIT_LIMIT, PROBIT_WIDTH, Link
 from gpx.likelihoods.quadrature import GaussHermite, GaussLogistic
+from gpx.likelihoods.wide_latent import expectation
 from gpx.linalg.running_sum import running_sum
 from gpx.tensor_checks import check_one_of
 
@@ -94,7 +95,10 @@ class Ordinal(Likelihood):
     def expected_log_prob(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         """E ``log_prob`` by quadrature; (..., n)."""
         if isinstance(self.quadrature, GaussHermite):
-            return self.quadrature.expectation(lambda f: self.log_prob(y, f), mean, variance)
+            return expectation(
+                *(self.quadrature, lambda f: self.log_prob(y, f), mean, variance),
+                *(PROBIT_LIMIT, lambda: self._place(y)),
+            )
         lower, upper, above, below = self._ends(y)
         rises = above * self.quadrature.softplus(lower - mean, variance)
         falls = below * self.quadrature.softplus(mean - upper, variance)
@@ -150,6 +154,12 @@ class Ordinal(Likelihood):
         cuts, label = self.cut_points, y.long()
         lower, upper = cuts[(label - 1).clamp_min(0)], cuts[label.clamp_max(len(cuts) - 1)]
         return lower, upper, (label > 0).to(cuts), (label < len(cuts)).to(cuts)
+
+    def _place(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Where log p bends under the probit link: the middle of the class, and a width; (n,)."""
+        lower, upper, above, below = self._ends(y)
+        middle = (above * lower + below * upper) / (above + below)
+        return middle, PROBIT_WIDTH + 0.5 * above * below * (upper - lower)
 
     def _log_width(self, y: Tensor) -> Tensor:
         """log(1 - exp(-(upper - lower))), zero for the lowest and the highest class; (n,)."""

@@ -19,7 +19,7 @@ MAX_NARROW_DEVIATION = 2.0
 """Up to this standard deviation of f, ``GaussLogistic`` uses Gauss-Hermite nodes of f."""
 
 
-class _FixedRule(nn.Module):
+class FixedRule(nn.Module):
     """Nodes and weights of a quadrature rule, kept in float64.
 
     Attributes:
@@ -35,7 +35,7 @@ class _FixedRule(nn.Module):
         self.register_buffer("nodes", torch.from_numpy(nodes), persistent=False)
         self.register_buffer("weights", torch.from_numpy(weights / weights.sum()), persistent=False)
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> _FixedRule:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> FixedRule:
         """Move to the module's device, but stay in float64."""
         nodes, weights = self.nodes, self.weights
         super()._apply(fn, recurse)
@@ -58,7 +58,7 @@ def _smallest_gap(count: int) -> float:
     return float(np.diff(np.sort(nodes)).min(initial=np.inf))
 
 
-class GaussHermite(_FixedRule):
+class GaussHermite(FixedRule):
     """E h(f) for f ~ N(mean, variance) as a weighted sum over fixed nodes.
 
     Exact for polynomials up to degree 2 num_nodes - 1; for smooth h the error falls faster than
@@ -114,7 +114,7 @@ class GaussHermite(_FixedRule):
         )
 
 
-class GaussLogistic(_FixedRule):
+class GaussLogistic(FixedRule):
     """Expectations of the logistic function and its integral over f ~ N(mean, variance).
 
     The logistic function is the distribution function of a logistic variable e, so that
@@ -175,7 +175,7 @@ class GaussLogistic(_FixedRule):
         return torch.where(variance > MAX_NARROW_DEVIATION**2, wide, narrow)
 
 
-class GaussLogExponential(_FixedRule):
+class GaussLogExponential(FixedRule):
     """E h(e) as a weighted sum, e the logarithm of a standard exponential variable.
 
     Its density is exp(e - exp(e)); -e is a standard Gumbel variable, and
