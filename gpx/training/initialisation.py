@@ -15,7 +15,7 @@ from gpx.errors import ConfigError
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.linalg.processes import sharing
 from gpx.methods.base.model import Hyperparameters
-from gpx.models import ExactGP, IndependentGP, Model
+from gpx.models import ExactGP, ExpectationPropagationGP, IndependentGP, Model
 from gpx.objectives import ExactMLL
 from gpx.priors import Priors
 from gpx.tensor_checks import check_at_least
@@ -37,6 +37,7 @@ from gpx.training.laplace_start import (
     has_laplace_start,
     laplace_rows,
     start_by_laplace,
+    start_level,
 )
 from gpx.training.maximise import Say, maximise
 from gpx.training.separate_start import SeparateStart
@@ -76,8 +77,10 @@ class SubsetInitialisation(Initialisation):
     depends on the input starts at the fitted constant one. Models of classes, counts or positive
     targets with ``starts_by_laplace`` (``SVGP``, ``QSGP``, ``VNNGP``, ``LaplaceGP``) are fitted by
     Laplace's approximation on at most 500 rows (``gpx.training.laplace_start``). With other
-    likelihoods the constants of the config stay. For several outputs the sum of their evidences is
-    maximised, with a shared kernel and mean and separate noise variances.
+    likelihoods the constants of the config stay, but a constant mean of
+    ``ExpectationPropagationGP`` under counts or positive targets starts at their level. For several
+    outputs the sum of their evidences is maximised, with a shared kernel and mean and separate
+    noise variances.
 
     Known noise variances and weights of rows (``Model.know_noise``) hold in the fit, but by
     Laplace's approximation, which has none; of many rows it takes those that are drawn by their
@@ -134,6 +137,9 @@ class SubsetInitialisation(Initialisation):
         """
         if self._starts_by_laplace(model, x, y, generator, say):
             return
+        own = model.hyperparameters()
+        if own is not None and isinstance(model, ExpectationPropagationGP):
+            start_level(own, y)
         if isinstance(model, IndependentGP):
             self._start_separately(model, x, y, generator, say)
             return

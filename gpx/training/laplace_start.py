@@ -13,6 +13,7 @@ from torch import Tensor
 from gpx.errors import DidNotConverge, NotPositiveDefinite
 from gpx.likelihoods.base import Likelihood, is_classification
 from gpx.linalg.processes import sharing
+from gpx.means import Constant
 from gpx.methods.base.model import Hyperparameters
 from gpx.models import LaplaceGP
 from gpx.objectives import LaplaceEvidence
@@ -22,6 +23,10 @@ from gpx.training.several_fits import Fit, best_fit, lengthen
 
 MAX_ROWS = 500
 """Rows used with one latent function; with C functions a Newton step costs C n^3."""
+
+
+TINY_MEAN = 1e-300
+"""Smallest mean of targets of whose logarithm a search starts."""
 
 
 def has_laplace_start(likelihood: Likelihood) -> bool:
@@ -38,6 +43,25 @@ def laplace_rows(likelihood: Likelihood) -> int:
 
 def constant_evidence(likelihood: Likelihood, y: Tensor) -> float:
     """Log density of the targets y (n,), nats, under the most probable constant functions."""
+    return _best_constants(likelihood, y)[1]
+
+
+@torch.no_grad()
+def start_level(parts: Hyperparameters, y: Tensor) -> None:
+    """Set a constant mean that is zero to the most probable constant for targets y (n,).
+
+    Counts and positive targets are not standardised: of a million, or in a unit in which they are
+    1e-8, a search from zero takes another path, or ends before it is there.
+    """
+    mean, likelihood = parts.mean, parts.likelihood
+    if likelihood.num_latents > 1 or likelihood.task not in ("count", "positive"):
+        return
+    if isinstance(mean, Constant) and mean.constant.requires_grad and not float(mean.constant):
+        mean.constant.fill_(_best_constants(likelihood, y)[0][0])
+
+
+def _best_constants(likelihood: Likelihood, y: Tensor) -> tuple[np.ndarray, float]:
+    """The most probable constant functions (p,), and the log density under them, nats."""
     p = likelihood.num_latents
 
     def lacking(values: np.ndarray) -> tuple[float, np.ndarray]:
@@ -48,8 +72,11 @@ def constant_evidence(likelihood: Likelihood, y: Tensor) -> float:
         (slope,) = torch.autograd.grad(loss, at)
         return float(loss.detach()), slope.cpu().numpy()
 
-    found = scipy.optimize.minimize(lacking, np.zeros(p), jac=True, method="L-BFGS-B")
-    return -float(found.fun)
+    start = np.zeros(p)
+    if likelihood.task in ("count", "positive"):
+        start += math.log(max(float(y.double().mean()), TINY_MEAN))
+    found = scipy.optimize.minimize(lacking, start, jac=True, method="L-BFGS-B")
+    return found.x, -float(found.fun)
 
 
 def start_by_laplace(
@@ -77,6 +104,7 @@ def start_by_laplace(
     Cost: C n^3 for each Newton step, with C latent functions; several steps per evaluation.
     """
     objective = LaplaceEvidence()
+    start_level(parts, y)
 
     def fit(factor: float) -> Fit:
         laplace = LaplaceGP(**copy.deepcopy(parts)._asdict()).double()

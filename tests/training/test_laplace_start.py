@@ -93,11 +93,16 @@ def test_a_prior_of_a_parameter_that_only_the_model_has_is_left_to_training():
 
 @pytest.mark.parametrize("likelihood", [Bernoulli(), Poisson()])
 def test_models_in_weight_space_start_at_the_same_kernel(likelihood):
+    """That of counts has a level, which is the constant mean of others."""
     _, x, y = problem(likelihood)
-    parts = {"kernel": RBF(ard_num_dims=2), "mean": Zero(), "likelihood": likelihood}
+    parts = {"kernel": RBF(ard_num_dims=2), "likelihood": likelihood}
+    level = Constant() if likelihood.task == "count" else Zero()
     found = []
-    for kind, options in ((LaplaceGP, {}), (QSGP, {"num_basis": 20, "warm_start_size": 20})):
-        model = kind(**copy.deepcopy(parts), **options)
+    for kind, mean, options in (
+        (LaplaceGP, level, {}),
+        (QSGP, Zero(), {"num_basis": 20, "warm_start_size": 20}),
+    ):
+        model = kind(**copy.deepcopy(parts), mean=mean, **options)
         start(model, x, y, max_evaluations=30)
         found.append(model.hyperparameters().kernel.outputscale.detach())
     assert torch.equal(*found)

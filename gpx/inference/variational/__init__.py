@@ -15,6 +15,7 @@ from gpx.inference.variational.optimum import (
     whitened_sums,
 )
 from gpx.inference.variational.settled_sites import (
+    SiteLikelihood,
     concave_start,
     expected_curvature,
     has_concave_start,
@@ -35,6 +36,7 @@ __all__ = [
     "InducingVariables",
     "MeanField",
     "OutputSums",
+    "SiteLikelihood",
     "Strategy",
     "StrategyTerms",
     "Unwhitened",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -33,6 +33,13 @@ RAISED = 1.0, 3.0, 6.0
 under a very wide prior, the sites of zero counts would leave f so wide that exp(f) overflows."""
 
 
+class SiteLikelihood(Protocol):
+    """What sites are made from: a likelihood of one latent function, or one beside a known part."""
+
+    def expected_log_prob(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        """As in ``Likelihood``."""
+
+
 class ExpectedCurvature(NamedTuple):
     """Derivatives of E log p(y | f) under f ~ N(mean, v), of each row.
 
@@ -47,7 +54,7 @@ class ExpectedCurvature(NamedTuple):
 
 
 def expected_curvature(
-    likelihood: Likelihood, y: Tensor, mean: Tensor, variance: Tensor
+    likelihood: SiteLikelihood, y: Tensor, mean: Tensor, variance: Tensor
 ) -> ExpectedCurvature:
     """``ExpectedCurvature`` at y (n,), mean (n,) and variance (n,) of one latent function."""
     with torch.enable_grad():

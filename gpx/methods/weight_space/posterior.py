@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,7 +26,8 @@ PANEL = 512
 
 
 class QSGPPosterior(TrainedColumns, Posterior):
-    """f(x) = phi(x)^T w under q(w) = N(mu, C C^T); mean phi^T mu, variance |C^T phi|^2.
+    """f(x) = phi(x)^T w + level under q(w) = N(mu, C C^T); mean phi^T mu + level, variance
+    |C^T phi|^2.
 
     Self-contained: has its own copy of the basis (kernel hyperparameters and frequency seed).
 
@@ -45,6 +47,7 @@ class QSGPPosterior(TrainedColumns, Posterior):
     weight_mean: Tensor
     scale: Tensor
     dense: Tensor
+    level: Tensor
 
     def __init__(
         self,
@@ -63,6 +66,11 @@ class QSGPPosterior(TrainedColumns, Posterior):
         self.register_buffer("weight_mean", like.new_zeros(blocks, width))
         self.register_buffer("scale", like.new_zeros(blocks, width))
         self.register_buffer("dense", like.new_zeros(blocks, width, num_dense))
+        self.register_buffer("level", like.new_zeros(()))
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        state_dict.setdefault(f"{prefix}level", torch.zeros(()))  # of earlier versions
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def _chunks(self, x: Tensor, blocks: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Chunks of ``blocks`` (None: all): block numbers (L,) and their features (n, L W)."""
@@ -84,7 +92,7 @@ class QSGPPosterior(TrainedColumns, Posterior):
         rest = self._add_solved_groups(x, mean, variance)
         for rows in row_slices(n, ROW_CHUNK) if len(rest) else ():
             self._add_diagonal_blocks(x[rows], rest, mean[rows], variance[rows])
-        return Marginals(mean.to(x.dtype), variance.to(x.dtype))
+        return Marginals((mean + self.level).to(x.dtype), variance.to(x.dtype))
 
     def _add_solved_groups(self, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         """Add the contribution of groups with covariance blocks; returns all other blocks.
@@ -166,7 +174,7 @@ class QSGPPosterior(TrainedColumns, Posterior):
                 values = torch.zeros(rows.shape[0], num, dtype=torch.float64, device=x.device)
                 for blocks, features in self._chunks(rows):
                     values += features @ weights[blocks].flatten(0, 1).to(x.dtype)
-                chunks.append(values.to(x.dtype))
+                chunks.append((values + self.level).to(x.dtype))
             return torch.cat(chunks).T
 
         return paths

@@ -5,16 +5,19 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
 
 from gpx.bases import Basis, RandomFourier, basis_of
 from gpx.errors import ConfigError, class_name
+from gpx.kernels import Kernel
 from gpx.likelihoods import Gaussian, Likelihood
 from gpx.linalg.triangular import inverse_root
+from gpx.means import Constant
 from gpx.means.base import Mean
+from gpx.methods.base.model import Hyperparameters
 from gpx.methods.weight_space.block_ascent import BlockReport, ascend
 from gpx.methods.weight_space.block_diagonal import BlockDiagonalWeights
 from gpx.methods.weight_space.cells import Cells
@@ -23,7 +26,13 @@ from gpx.methods.weight_space.group_solves import WeightGroup, fitted_values, gr
 from gpx.methods.weight_space.mean_field import Diagonal, MeanFieldWeights
 from gpx.methods.weight_space.model import WeightSpaceModel, require_zero_mean
 from gpx.methods.weight_space.posterior import QSGPPosterior
-from gpx.methods.weight_space.sites import SiteReport, ascend_sites, check_site, mean_precision
+from gpx.methods.weight_space.sites import (
+    SiteReport,
+    ascend_sites,
+    check_site,
+    mean_precision,
+    sites_of,
+)
 from gpx.tensor_checks import check_at_least, check_one_of
 
 Covariance = Literal["mean_field", "block_diagonal", "chevron", "full"]
@@ -62,7 +71,8 @@ class QSGP(WeightSpaceModel):
             (RBF, Matern).
         mean: must be Zero (targets are standardised; the prior mean of the weights is zero).
         likelihood: Gaussian, or one that is log-concave in one latent function (Bernoulli,
-            Laplace, Poisson), which is trained with SiteBoundELBO.
+            Laplace, Poisson), which is trained with SiteBoundELBO. Counts and positive targets,
+            which are not standardised, have a learned level of f beside phi(x)^T w.
         num_basis: m, if ``basis`` is a class; None: ten functions per row, within 5,000 and
             100,000.
         covariance: ``mean_field``, ``block_diagonal``, ``chevron`` or ``full``.
@@ -149,6 +159,7 @@ class QSGP(WeightSpaceModel):
         else:
             family = MeanFieldWeights(blocks, width, diagonal)
         super().__init__(functions, mean, likelihood, family)
+        self.level = Constant() if likelihood.task in ("count", "positive") else None
         self._chosen = num_basis is None
         self.warm_start = warm_start
         self.group = min(blocks, max(1, round(warm_start_size / width)))
@@ -156,6 +167,23 @@ class QSGP(WeightSpaceModel):
         self.diagonal_rows = diagonal_rows
         self.site_passes = site_passes
         self.report: BlockReport | SiteReport | None = None
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        if self.level is not None:  # of earlier versions
+            state_dict.setdefault(f"{prefix}level.constant", torch.zeros(()))
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+    def hyperparameters(self) -> Hyperparameters:
+        """As in ``Model``, with the level for the mean where there is one."""
+        mean = self.mean if self.level is None else self.level
+        return Hyperparameters(cast(Kernel, self.kernel), mean, self.likelihood)
+
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        """As in ``WeightSpaceModel``; the level is one of the ``hyperparameters``."""
+        groups = super().parameter_groups()
+        if self.level is not None:
+            groups["hyperparameters"] += self.level.parameters()
+        return groups
 
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
         """As in ``Model``: m for ``num_basis=None``."""
@@ -253,14 +281,14 @@ class QSGP(WeightSpaceModel):
         self._start_scales(None)
         for _ in range(3):
             v = latent_variance()
-            precision = mean_precision(self.likelihood, y, torch.zeros_like(y), v)
+            precision = mean_precision(sites_of(self), y, torch.zeros_like(y), v)
             self.site_variance.fill_(1.0 / precision)
             self._start_scales(None)
         if self.warm_start or self.block_solves:
             self.report = ascend_sites(
                 self.basis,
                 self.family.mean.data,
-                self.likelihood,
+                sites_of(self),
                 x,
                 y,
                 latent_variance=latent_variance(),
@@ -311,7 +339,7 @@ class QSGP(WeightSpaceModel):
             """log of the site variance that follows, minus the given one."""
             self.site_variance.fill_(math.exp(log_variance))
             v = latent_variance().double()
-            return -math.log(mean_precision(self.likelihood, y.double(), latent, v)) - log_variance
+            return -math.log(mean_precision(sites_of(self), y.double(), latent, v)) - log_variance
 
         low, high = math.log(before), math.log(proposed)
         step = high - low
@@ -353,6 +381,8 @@ class QSGP(WeightSpaceModel):
         posterior.weight_mean.copy_(self.family.mean)
         posterior.scale.copy_(scale)
         posterior.dense.copy_(self.family.dense_of(blocks))
+        if self.level is not None:
+            posterior.level.copy_(self.level.constant)
         return posterior
 
     def new_posterior(self) -> QSGPPosterior:

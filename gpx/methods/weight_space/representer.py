@@ -14,7 +14,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from gpx.bases.base import Basis
-from gpx.likelihoods.base import Likelihood
+from gpx.inference.variational import SiteLikelihood
 
 Loss = Callable[[np.ndarray], tuple[float, np.ndarray]]
 """Value and gradient at a point."""
@@ -47,7 +47,7 @@ class RepresenterReport:
     alpha: Tensor = field(repr=False, compare=False)
 
 
-def slopes(likelihood: Likelihood, y: Tensor, latent: Tensor, variance: Tensor) -> Tensor:
+def slopes(likelihood: SiteLikelihood, y: Tensor, latent: Tensor, variance: Tensor) -> Tensor:
     """d/da E log p(y | f), f ~ N(a, v), row by row: (n,), float64."""
     with torch.enable_grad():
         a = latent.detach().clone().requires_grad_()
@@ -80,7 +80,7 @@ class FewFunctionsPreconditioner:
 def representer_passes(
     basis: Basis,
     mean: Tensor,
-    likelihood: Likelihood,
+    likelihood: SiteLikelihood,
     x: Tensor,
     y: Tensor,
     *,
@@ -170,7 +170,7 @@ def _kernel_product(basis: Basis, x: Tensor, alpha: Tensor) -> tuple[Tensor, Ten
 
 
 def _maximise(
-    likelihood: Likelihood,
+    likelihood: SiteLikelihood,
     y: Tensor,
     variance: Tensor,
     directions: Tensor,

@@ -20,7 +20,7 @@ from gpx.methods.weight_space.block_sampling import (
 from gpx.methods.weight_space.control_variate import anchor_rows, factor_rows
 from gpx.methods.weight_space.elbo_terms import weights_kl
 from gpx.methods.weight_space.site_snapshot import SiteSnapshot, SitesOnBasis, site_elbo
-from gpx.methods.weight_space.sites import check_site
+from gpx.methods.weight_space.sites import check_site, sites_of
 from gpx.tensor_checks import check_at_least, check_num_data, check_one_of
 
 Bound = Literal["affine", "reparam", "paper"]
@@ -250,7 +250,7 @@ class SiteBoundELBO(StepCount, Objective[SitesOnBasis]):
                 self._sampled_variance = variance.detach().mean()
         else:
             square = variance.square() if self.bound == "paper" else variance
-        expected = model.likelihood.expected_log_prob(y, mean, square)
+        expected = sites_of(model).expected_log_prob(y, mean, square)
         fit = self.total / x.shape[0] * expected.sum()
         both = torch.cat(lists)
         kl = weights_kl(

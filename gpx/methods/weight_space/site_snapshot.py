@@ -16,7 +16,7 @@ from gpx.methods.base.posterior import Posterior
 from gpx.methods.weight_space.control_variate import factor_rows
 from gpx.methods.weight_space.elbo_terms import weights_kl
 from gpx.methods.weight_space.model import WeightsOnBasis
-from gpx.methods.weight_space.sites import improve_sites
+from gpx.methods.weight_space.sites import improve_sites, sites_of
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class SitesOnBasis(WeightsOnBasis, Protocol):
 
 
 class SiteSnapshot(DataSized):
-    """Weights mu0, hyperparameters theta0 and f0 = Phi(theta0) mu0 of all rows.
+    """Weights mu0, hyperparameters theta0 and f0 = Phi(theta0) mu0 of all rows, without a level.
 
     Latent mean of row l: f0_l + [phi_l(theta)^T mu - phi_l(theta0)^T mu0]. Only the bracket is
     sampled, over the same functions in both terms, which is unbiased, and exact while theta and mu
@@ -96,7 +96,7 @@ class SiteSnapshot(DataSized):
         others = [p.detach().reshape(-1) for p in _others(model)]
         self.scales = torch.cat([self.weights.new_zeros(0), *others])
         self.hyperparameters = flat_parameters(model.basis.parameters())
-        self.fitted = marginals.mean
+        self.fitted = marginals.mean - _level(model)
         self.alpha = self.weights.new_zeros(0) if alpha is None else alpha.to(x.dtype)
         precision = model.basis.precision_diagonal().to(self.weights)
         self.prior = precision @ self.weights.reshape(-1).square()
@@ -122,10 +122,10 @@ class SiteSnapshot(DataSized):
             report = improve_sites(
                 model.basis,
                 model.family.mean.data,
-                model.likelihood,
+                sites_of(model),
                 x,
                 y,
-                latent=marginals.mean,
+                latent=marginals.mean - _level(model),
                 latent_variance=marginals.variance.mean(),
                 alpha=self.alpha,
                 group=model.site_group(x.shape[0]),
@@ -197,14 +197,20 @@ class SiteSnapshot(DataSized):
 
 
 def _others(model: SitesOnBasis) -> list[nn.Parameter]:
-    """Parameters of q beside its mean, and those of the likelihood."""
+    """Parameters of q beside its mean, those of the likelihood, and the level."""
     own = [p for p in model.family.parameters() if p is not model.family.mean]
-    return [*own, *model.likelihood.parameters()]
+    level: nn.Module | None = getattr(model, "level", None)
+    return [*own, *model.likelihood.parameters(), *([] if level is None else level.parameters())]
+
+
+def _level(model: SitesOnBasis) -> Tensor | float:
+    level = getattr(model, "level", None)
+    return 0.0 if level is None else level.constant.detach()
 
 
 @torch.no_grad()
 def site_elbo(model: SitesOnBasis, y: Tensor, mean: Tensor, variance: Tensor) -> Evidence:
-    """The exact bound from latent means and variances (n,) of all rows; O(n + m K)."""
+    """The exact bound from means and variances (n,) of f in all rows; O(n + m K)."""
     fit = model.likelihood.expected_log_prob(y, mean, variance).double().sum()
     basis, family = model.basis, model.family
     blocks = torch.arange(basis.num_blocks, device=y.device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from gpx.bases.base import Basis
 from gpx.errors import ConfigError, class_name
-from gpx.inference.variational import expected_curvature
+from gpx.inference.variational import SiteLikelihood, expected_curvature
 from gpx.likelihoods.base import Likelihood
 from gpx.methods.base.required_likelihood import require_one_latent
 from gpx.methods.weight_space.block_ascent import solve_order
@@ -52,6 +53,28 @@ def check_site(likelihood: Likelihood) -> None:
         )
 
 
+class AtLevel(NamedTuple):
+    """p(y | f) with f = phi^T w + level, of which the latent is the first part.
+
+    Attributes:
+        likelihood: p(y | f).
+        level ().
+    """
+
+    likelihood: Likelihood
+    level: Tensor
+
+    def expected_log_prob(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        """As in ``Likelihood``, given the mean and variance of phi^T w."""
+        return self.likelihood.expected_log_prob(y, mean + self.level.to(mean.dtype), variance)
+
+
+def sites_of(model: Any) -> SiteLikelihood:
+    """The likelihood of phi^T w: that of a model, or what is left of it beside its ``level``."""
+    level = getattr(model, "level", None)
+    return model.likelihood if level is None else AtLevel(model.likelihood, level.constant)
+
+
 @dataclass(frozen=True)
 class SiteReport:
     """Result of the exact start of the mean.
@@ -77,7 +100,7 @@ class SiteReport:
 def ascend_sites(
     basis: Basis,
     mean: Tensor,
-    likelihood: Likelihood,
+    likelihood: SiteLikelihood,
     x: Tensor,
     y: Tensor,
     *,
@@ -164,7 +187,7 @@ def ascend_sites(
 def improve_sites(
     basis: Basis,
     mean: Tensor,
-    likelihood: Likelihood,
+    likelihood: SiteLikelihood,
     x: Tensor,
     y: Tensor,
     *,
@@ -204,7 +227,7 @@ def improve_sites(
 
 
 def mean_precision(
-    likelihood: Likelihood, y: Tensor, latent: Tensor, latent_variance: Tensor
+    likelihood: SiteLikelihood, y: Tensor, latent: Tensor, latent_variance: Tensor
 ) -> float:
     """Mean precision of the sites, for one latent variance () that all rows share.
 
@@ -229,7 +252,7 @@ def _features(basis: Basis, x: Tensor, blocks: Tensor) -> Tensor:
 
 
 def _maximise(
-    likelihood: Likelihood,
+    likelihood: SiteLikelihood,
     phi: Tensor,
     y: Tensor,
     others: Tensor,

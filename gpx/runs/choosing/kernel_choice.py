@@ -173,7 +173,9 @@ def with_kernel_chosen(
         )
     best = _preferred([fit for fit in fits if fit.score > fits[0].score - REQUIRED_LEAD])
     made.kernel, made.likelihood = best.node, best.likelihood
-    if best.node not in starts and _replaces_init(made.init, len(fitter.y), len(x)):
+    # the config takes over the values of the kernel, but not the level of a function
+    replaced = not fitter.has_level and _replaces_init(made.init, len(fitter.y), len(x))
+    if best.node not in starts and replaced:
         made.init = {"_target_": CONSTANTS}
     made.facts.kernel_choice = _describe(best, fits, len(fitter.y), clock)
     single = data.num_inputs == data.num_outputs == 1 and data.train_noise is None

@@ -33,6 +33,7 @@ from gpx.training.exact_outputs import (
     take_over,
 )
 from gpx.training.initialisation import noise_evidence
+from gpx.training.laplace_start import start_level
 from gpx.training.maximise import maximise
 from gpx.training.several_fits import SHORTER, explains, lengthen, with_lengthscales
 
@@ -128,6 +129,7 @@ class KernelFitter:
         self.start: Node = {str(option): value for option, value in stored.items()}
         likelihood: Likelihood = build(config, "likelihood")
         self.gaussian = isinstance(likelihood, (Gaussian, NoisyOutputs))
+        self.has_level = likelihood.task in ("count", "positive")
         self.keeps_noise = any(part == "likelihood" for part, _ in fixed_parameters(config))
         self.series = x.shape[1] == 1
         self.in_vain = 0
@@ -186,6 +188,8 @@ class KernelFitter:
         parts = Hyperparameters(
             kernel.double(), copy.deepcopy(self.mean).double(), likelihood.double()
         )
+        if self.has_level:
+            start_level(parts, self.y)
         return parts, _agreed(self._maximise(parts))
 
     def _from_shorter(
