@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import TextIO
+from typing import Literal, TextIO
 
 import numpy as np
 
@@ -28,6 +28,11 @@ _QUOTED = re.compile(r'"[^"]*"')
 _NAMED_DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", None: "white space"}
 _END = "\x1fend of file\x1f"
 """Appended after the last line: if it is not read as a separate row, a quote is still open."""
+
+
+EmptyRows = Literal["none", "inner", "all"]
+"""Which lines of delimiters alone are rows: spreadsheets append such lines, ``inner`` is all but
+those."""
 
 
 @dataclass(frozen=True)
@@ -149,14 +154,14 @@ def read_numbers(layout: Layout, columns: Sequence[int]) -> Floats | None:
 
 
 def read_cells(
-    layout: Layout, columns: Sequence[int], empty_rows: bool = False
+    layout: Layout, columns: Sequence[int], empty_rows: EmptyRows = "none"
 ) -> tuple[list[int], list[list[str]]]:
     """The cells of some columns as text, without surrounding blanks.
 
     Args:
         layout: of the file.
         columns: indices of the columns.
-        empty_rows: whether a line of delimiters alone is a row, as spreadsheets append such lines.
+        empty_rows: which lines of delimiters alone are rows.
 
     Returns:
         line numbers of the rows (n,), and for every column its n cells.
@@ -167,9 +172,12 @@ def read_cells(
     Cost: O(characters), row by row.
     """
     lines: list[int] = []
+    last = 0  # number of rows up to the last with a value
     cells: list[list[str]] = [[] for _ in columns]
     with _text(layout.path) as file:
-        for number, row in _rows(file, layout.delimiter, layout.path, empty_rows=empty_rows):
+        for number, row in _rows(
+            file, layout.delimiter, layout.path, empty_rows=empty_rows != "none"
+        ):
             if number <= layout.header_line:
                 continue
             ragged = len(row) != layout.width
@@ -186,6 +194,9 @@ def read_cells(
             lines.append(number)
             for column, i in zip(cells, columns, strict=True):
                 column.append(row[i])
+            last = len(lines) if any(row) else last
+    if empty_rows == "inner":
+        lines, cells = lines[:last], [column[:last] for column in cells]
     if not lines:
         raise DataError(f"{layout.path} has no rows of numbers")
     return lines, cells

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpx.data.columns.column import Values
-from gpx.data.columns.delimited import Layout, read_cells, read_numbers
+from gpx.data.columns.delimited import EmptyRows, Layout, read_cells, read_numbers
 from gpx.data.columns.numbers import EXACT, would_round
 from gpx.errors import DTypeError, ShapeError
 
@@ -55,7 +55,10 @@ class Frame:
 
 
 def read_frame(
-    layout: Layout, columns: Sequence[int], texts: bool = False, empty_rows: bool = False
+    layout: Layout,
+    columns: Sequence[int],
+    texts: bool = False,
+    empty_rows: EmptyRows = "none",
 ) -> Frame:
     """Some columns of a delimited file: as numbers if all cells are numbers, otherwise as texts.
 
@@ -63,7 +66,7 @@ def read_frame(
         layout: of the file.
         columns: indices of the columns.
         texts: read them as texts in any case.
-        empty_rows: whether a line of delimiters alone is a row, all of whose values are missing.
+        empty_rows: which lines of delimiters alone are rows, all of whose values are missing.
 
     Raises:
         DataError: rows of different lengths, or a quote that is not closed, with the line.

@@ -79,8 +79,10 @@ def read_rows(path: str | Path, coding: Coding) -> NewRows:
     def frame(columns: Sequence[int], texts: bool = False) -> Frame:
         if packed:
             return parquet_frame(layout, columns, texts)
-        # a prediction for every row, also of rows without any value
-        return read_frame(layout, columns, texts, empty_rows=True)
+        # a prediction for every row, also of rows without any value; at the end only if these can
+        # be predicted, as spreadsheets append such lines
+        filled = all(coded.fill for coded in coding.columns)
+        return read_frame(layout, columns, texts, "all" if filled else "inner")
 
     there = layout.names if layout.header_line else ()
     identifiers = noise = None

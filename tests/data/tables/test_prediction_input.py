@@ -167,3 +167,6 @@ def test_a_row_without_any_value_is_a_row(tmp_path: Path) -> None:
     assert MIXED(frame).tolist() == [[1, 0, 1], [2, 0.5, 0.5], [3, 1, 0], [2, 0.5, 0.5]]
     with pytest.raises(DataError, match=r"line 3, column 1 \('height'\): found an empty cell"):
         read_inputs(write(tmp_path, "height,width\n1,2\n,\n3,4\n"), NAMES)
+    for end in (",\n", ",\n\n,\n"):  # a spreadsheet's, of a model that takes no missing values
+        path = write(tmp_path, "height,width\n1,2\n3,4\n" + end)
+        assert read_inputs(path, NAMES).tolist() == [[1.0, 2.0], [3.0, 4.0]]
