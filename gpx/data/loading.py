@@ -235,7 +235,8 @@ def _row_noise(table: Table, rows: Rows, scaler: Standardiser, task: Task) -> Ro
     known = torch.from_numpy(table.noise[rows])
     if table.target_names and known.ndim == 1:
         known = known.unsqueeze(1)
-    return RowNoise(known / scaler.target_scale.square(), relative)
+    # one after the other: the square of a scale below 1e-162 is zero
+    return RowNoise(known / scaler.target_scale / scaler.target_scale, relative)
 
 
 def warn_of_constants(

@@ -36,15 +36,17 @@ class TargetTransform:
     """An increasing function t = T(y) that gives training targets mean 0 and standard deviation 1.
 
     y is a target in its own unit, T(y) = (g(y) - shift) / scale. ``log``: g is the logarithm.
-    ``boxcox``: g(y) = (y^p - 1) / p with the power p in [0, 2] of maximum likelihood for normal
-    targets. ``quantile``: g is piecewise linear and maps quantiles of the training targets to those
-    of the normal distribution.
+    ``boxcox``: g(y) = ((y / u)^p - 1) / p with the power p in [0, 2] of maximum likelihood for
+    normal targets, and their geometric mean u, so that powers stay in range whatever their unit.
+    ``quantile``: g is piecewise linear and maps quantiles of the training targets to those of the
+    normal distribution.
 
     Attributes:
         kind: see above.
         power: p of ``boxcox``.
         knots, scores: points (y, g(y)) of ``quantile``, both increasing.
         shift, scale: see above.
+        log_unit: log u of ``boxcox``; 0 for those of earlier versions.
     """
 
     kind: Kind
@@ -53,6 +55,7 @@ class TargetTransform:
     scores: tuple[float, ...] = ()
     shift: float = 0.0
     scale: float = 1.0
+    log_unit: float = 0.0
 
     @classmethod
     def fitted(cls, kind: str, y: Floats) -> TargetTransform:
@@ -73,8 +76,10 @@ class TargetTransform:
             # takes a third of a second to import, for which other runs need not wait
             from scipy.stats import boxcox_normmax
 
-            unit = y / np.exp(np.log(y).mean())  # the power then does not depend on the unit
-            made = cls("boxcox", float(np.clip(boxcox_normmax(unit, method="mle"), 0.0, 2.0)))
+            log_unit = float(np.log(y).mean())
+            unit = np.exp(np.log(y) - log_unit)  # the power then does not depend on the unit
+            power = float(np.clip(boxcox_normmax(unit, method="mle"), 0.0, 2.0))
+            made = cls("boxcox", power, log_unit=log_unit)
         elif kind == "quantile":
             count = int(np.clip(len(y) // ROWS_PER_KNOT, 5, MAX_KNOTS))
             levels = (np.arange(count) + 0.5) / count
@@ -107,9 +112,9 @@ class TargetTransform:
             left, slope, base = self._segments(y, self.knots)
             raw = base + (y - left) * slope
         elif self.power:
-            raw = torch.expm1(self.power * y.log()) / self.power
+            raw = torch.expm1(self.power * (y.log() - self.log_unit)) / self.power
         else:
-            raw = y.log()
+            raw = y.log() - self.log_unit
         return (raw - self.shift) / self.scale
 
     def log_slope(self, y: Tensor) -> Tensor:
@@ -117,7 +122,8 @@ class TargetTransform:
         y = y.double()
         if self.kind == "quantile":
             return (self._segments(y, self.knots)[1] / self.scale).log()
-        return (self.power - 1.0) * y.log() - math.log(self.scale)
+        from_unit = self.power * (y.log() - self.log_unit)
+        return from_unit - y.log() - math.log(self.scale)
 
     def inverse(self, t: Tensor) -> Tensor:
         """y with T(y) = t, any shape, float64; 0 where t is below the range of ``boxcox``."""
@@ -126,8 +132,9 @@ class TargetTransform:
             left, slope, base = self._segments(raw, self.scores)
             return left + (raw - base) / slope
         if self.power:
-            return (1.0 + self.power * raw).clamp_min(0.0) ** (1.0 / self.power)
-        return raw.exp()
+            powers = (1.0 + self.power * raw).clamp_min(0.0)
+            return (powers.log() / self.power + self.log_unit).exp()
+        return (raw + self.log_unit).exp()
 
     def _segments(self, values: Tensor, ends: tuple[float, ...]) -> tuple[Tensor, Tensor, Tensor]:
         """Left knot, slope, and score at the left knot, of the segment of each value.
@@ -156,14 +163,15 @@ class TargetTransform:
     def from_state(cls, state: Mapping[str, Any]) -> TargetTransform:
         """The transform of a ``state``; raises ValueError, TypeError or KeyError if invalid."""
         power, shift, scale = (float(state[name]) for name in ("power", "shift", "scale"))
+        log_unit = float(state.get("log_unit", 0.0))
         knots, scores = (tuple(map(float, state[name])) for name in ("knots", "scores"))
         sound = state["kind"] in get_args(Kind) and scale > 0.0 and 0.0 <= power <= 2.0
-        sound = sound and all(map(math.isfinite, [power, shift, scale, *knots, *scores]))
+        sound = sound and all(map(math.isfinite, [power, shift, scale, log_unit, *knots, *scores]))
         least = 3 if state["kind"] == "quantile" else 0
         rising = all((np.diff(each) > 0).all() for each in (knots, scores))
         if not sound or not rising or len(knots) != len(scores) or len(knots) < least:
             raise ValueError(f"{state} is not the state of a target transform")
-        return cls(state["kind"], power, knots, scores, shift, scale)
+        return cls(state["kind"], power, knots, scores, shift, scale, log_unit)
 
 
 def require_known(kind: str) -> None:

@@ -114,4 +114,4 @@ def row_noise(
         )
     if scale.ndim and known.ndim == 1:
         known = known.unsqueeze(1)
-    return RowNoise.of_variances(known / scale.square()).like(x)
+    return RowNoise.of_variances(known / scale / scale).like(x)

@@ -32,6 +32,9 @@ from gpx.runs.left_out import LeftOutRows, left_out_rows
 from gpx.runs.prediction import ClassPrediction, Prediction, class_summary, summary, warn_of_tails
 from gpx.tensor_checks import own_number
 
+MIN_SCALE, MAX_SCALE = 1e-150, 1e150
+"""Deviations of targets between which variances in their unit are numbers of float64."""
+
 
 @dataclass(eq=False, repr=False)
 class Predictor:
@@ -294,7 +297,14 @@ class Predictor:
         found = self.posterior.joint_covariance(x).double()
         if targets:
             found.diagonal().copy_(self.posterior.predictive(x, self.likelihood).variance)
-        return (found * self.scaler.target_scale.to(found.device).square()).cpu().numpy()
+        scale = self.scaler.target_scale.to(found.device)
+        if not MIN_SCALE < float(scale) < MAX_SCALE:
+            raise ConfigError(
+                f"the targets' deviation is {float(scale):g}, whose square is beyond the numbers "
+                "of float64, and so is a covariance: fit targets in another unit; std of "
+                "predictions is in range"
+            )
+        return (found * scale.square()).cpu().numpy()
 
     @torch.no_grad()
     def sample(

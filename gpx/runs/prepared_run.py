@@ -15,7 +15,7 @@ from torch.distributions import Distribution
 from gpx.backends.triton.availability import slow_float64
 from gpx.calibration import Recalibration
 from gpx.data import Dataset, FrameFolder
-from gpx.errors import ConfigError, class_name
+from gpx.errors import ConfigError, DataError, class_name
 from gpx.likelihoods import Gaussian
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.linalg import budget_in_bytes, memory_for_all, total_memory
@@ -53,6 +53,10 @@ from gpx.training.progress import Monitor
 
 OUTLIER_DISTANCE = 10.0
 """A target farther than this many interdecile ranges from the median is reported as an outlier."""
+
+POSITIVE_RANGE = {torch.float32: (1e-44, 3e38), torch.float64: (1e-150, 1e120)}
+"""Sizes of targets that are not standardised: of float32 those that it holds, of float64 those
+whose predictions have a variance (``gpx.likelihoods.smooth_mixture.MAX_LOG_MEAN``)."""
 
 
 @dataclass
@@ -230,7 +234,9 @@ def prepare(
         options = settle_streamed(config, options, data, model, objective, console.say)
         require_streams(type(optimizer))
 
-    train = (data.train_x.to(device, dtype), data.modelled(data.train_y).to(device, dtype))
+    modelled = data.modelled(data.train_y)
+    _require_range(modelled, dtype, data.task)
+    train = (data.train_x.to(device, dtype), modelled.to(device, dtype))
     test = (data.test_x.to(device, dtype), data.test_y.to(device, dtype))
     seen = data.in_memory  # the training rows, or a sample if they are in files
     sample = (
@@ -270,6 +276,21 @@ def prepare(
         calibration,
         held_out,
     )
+
+
+def _require_range(y: Tensor, dtype: torch.dtype, task: str) -> None:
+    """Raise DataError if positive targets y or counts, which are not standardised, are too far."""
+    if task not in ("positive", "count"):
+        return
+    low, high = POSITIVE_RANGE[dtype]
+    lost = (y > high) | ((y > 0.0) & (y < low))
+    if bool(lost.any()):
+        wider = ", or set trainer.dtype=float64" if dtype == torch.float32 else ""
+        raise DataError(
+            f"{int(lost.sum())} of {y.numel()} targets, {float(y[lost][0]):g} among them, are "
+            f"outside {low:g} to {high:g}, and variances of predictions would be beyond the "
+            f"numbers of {str(dtype).removeprefix('torch.')}: give them in another unit{wider}"
+        )
 
 
 def _notes(data: Dataset, config: DictConfig) -> Iterator[str]:
