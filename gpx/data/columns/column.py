@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gpx.data.columns.dates import days, looks_like_date
+from gpx.data.columns.dates import days, format_of, looks_like_date
 from gpx.data.columns.numbers import WORDS, Floats, number_of
 from gpx.errors import DataError
 
@@ -177,9 +177,10 @@ def column_of(
 ) -> Column:
     """The kind of a column, found from its values.
 
-    If most texts look like dates, it holds dates; if most are neither numbers nor written as
-    numbers, dates or times in another way (decimal commas), it holds categories. Otherwise it is a
-    column of numbers. Texts of another kind are errors when the column is read.
+    If most texts look like ISO dates, or a single other format fits (``format_of``), it holds
+    dates; if most are neither numbers nor written as numbers, dates or times in another way
+    (decimal commas), it holds categories. Otherwise it is a column of numbers. Texts of another
+    kind are errors when the column is read.
 
     Args:
         name: of the column.
@@ -190,11 +191,12 @@ def column_of(
     kind = values.dtype.kind
     if category:
         return Column(name, "category", _distinct(texts_of(values)))
-    if kind == "M" or date:
-        return Column(name, "date", form=form)
     if kind != "O":
-        return Column(name)
+        return Column(name, "date", form=form) if kind == "M" or date else Column(name)
     given = [text for text in values if text.lower() not in MISSING]
+    found = format_of(given) if form is None and date is not False else None
+    if date or found is not None:
+        return Column(name, "date", form=found or form)
     if given and date is None and 2 * sum(looks_like_date(t, form) for t in given) > len(given):
         return Column(name, "date", form=form)
     if category is None and 2 * sum(map(_plain_text, given)) > len(given):

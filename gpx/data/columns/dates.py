@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 
 UNIT = "days since 1970-01-01"
@@ -14,6 +15,29 @@ _ISO = re.compile(
     r"(?:[T ](\d{1,2}):(\d{2})(?::(\d{2})(?:\.(\d{1,9}))?)?\s*(?:(Z)|([+-])(\d{2}):?(\d{2}))?)?",
     re.I,
 )
+
+
+_DAYS = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y.%m.%d")
+_TIMES = ("", " %H:%M", " %H:%M:%S")
+_SHAPE = re.compile(r"\d{1,4}[./-]\d{1,2}[./-]\d{1,4}( \d{1,2}:\d{2}(:\d{2})?)?")
+FORMATS = tuple(day + time for day in _DAYS for time in _TIMES)
+"""Formats that are recognised where only one of them fits a column."""
+
+
+def format_of(texts: Sequence[str]) -> str | None:
+    """The only one of ``FORMATS`` that fits; None if none does, or several do.
+
+    Of 3/4/2020 and 5/6/2020 either number may be the month; a 31 somewhere tells. Texts after the
+    one that tells are of that shape, and may still be no dates (31/02/2020).
+    """
+    if any(_SHAPE.fullmatch(text) is None for text in texts):
+        return None
+    fitting = list(FORMATS)
+    for text in dict.fromkeys(texts):
+        fitting = [form for form in fitting if days(text, form) is not None]
+        if len(fitting) <= 1:
+            break
+    return fitting[0] if len(fitting) == 1 else None
 
 
 def looks_like_date(text: str, form: str | None = None) -> bool:

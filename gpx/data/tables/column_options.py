@@ -13,6 +13,7 @@ from gpx.data.columns.coding import CodedColumn, Coding
 from gpx.data.columns.column import HINT, UNSEEN, Column, column_of
 from gpx.data.columns.frame import Frame
 from gpx.data.columns.numbers import Floats, Mask
+from gpx.data.hints import some_of
 from gpx.data.table import Table
 from gpx.errors import ConfigError, DataError
 
@@ -125,6 +126,10 @@ def table_of(
     if classes:  # all rows of a class may have been left out
         there = np.unique(y[:, 0]).astype(int)
         classes, y = tuple(classes[code] for code in there), np.searchsorted(there, y).astype(float)
+    dates = [c for c in columns if c.form is not None and options.date_format is None]
+    if dates:
+        listed = some_of([f"{column.name!r} as {column.form}" for column in dates])
+        notes = "\n".join(filter(None, [notes, f"dates are read in the format of all: {listed}"]))
     coding = replace(options.policies, columns=tuple(map(CodedColumn, columns)))
     carried = coding.identifier is not None or bool(coding.noise)
     gaps = options.policies.missing == "mean" or bool(np.isnan(x).any())

@@ -32,7 +32,9 @@ def told(values: np.ndarray, **options: object) -> Column:
         (("2021-03-31", "2021-04-01", "yesterday"), "date"),  # so that this one is found
         (("2021-03-31", "yesterday", "now"), "category"),
         (("1,5", "2,5", "red"), "number"),  # so that decimal commas are found
-        (("31.3.2021", "1.4.2021"), "number"),
+        (("31.3.2021", "1.4.2021"), "date"),
+        (("3/4/2021", "31/4/2021"), "number"),  # no 31st of April, and it may be month and day
+        (("3/4/2021", "5/6/2021"), "number"),  # so that the format is asked for
         (("4010-1", "4020-7"), "category"),
         (("6-8", "9-11"), "category"),  # ranges
         (("300", "Alien", "Up"), "category"),  # titles, one of which is a number

@@ -4,7 +4,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from gpx.data.columns.dates import days, looks_like_date
+from gpx.data.columns.dates import days, format_of, looks_like_date
 
 
 def since_epoch(*moment: int) -> float:
@@ -49,3 +49,26 @@ def test_a_format_of_ones_own() -> None:
     assert days("2021-03-31", "%d.%m.%Y") is None
     assert days("31.3.2021 12:00 +0100", "%d.%m.%Y %H:%M %z") == days("2021-03-31T11:00")
     assert looks_like_date("31.3.2021", "%d.%m.%Y")
+
+
+@pytest.mark.parametrize(
+    ("texts", "form"),
+    [
+        (["31.3.2021", "1.4.2021"], "%d.%m.%Y"),
+        (["3/4/2020", "31/5/2020"], "%d/%m/%Y"),
+        (["3/4/2020", "3/14/2020"], "%m/%d/%Y"),
+        (["31-05-2020 12:30", "01-06-2020 00:00"], "%d-%m-%Y %H:%M"),
+        (["31/05/2020 12:30:05"], "%d/%m/%Y %H:%M:%S"),
+        (["2020.03.04"], "%Y.%m.%d"),
+        (["3/4/2020", "5/6/2020"], None),  # either may be the month
+        (["31/5/2020", "5/31/2020"], "%d/%m/%Y"),  # the second is an error when it is read
+        (["12.30.2020"], None),
+        (["31.3.2021", "soon"], None),
+        (["1-2-3"], None),
+        (["41-0322"], None),
+        (["1.5"], None),
+        ([], None),
+    ],
+)
+def test_the_format_that_alone_fits(texts: list[str], form: str | None) -> None:
+    assert format_of(texts) == form

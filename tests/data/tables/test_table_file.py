@@ -141,6 +141,21 @@ def test_dates_in_a_format_of_their_own(tmp_path: Path) -> None:
     assert table.x[:, 0].tolist() == [364.0, 365.0]
 
 
+def test_the_format_of_dates_is_found_where_one_cell_tells(tmp_path: Path) -> None:
+    path = write(tmp_path, "day,y\n03/01/1970,1\n31/01/1970,2\n,3\n")
+    table = CSVFile(path).table()
+    np.testing.assert_array_equal(table.x[:, 0], [2.0, 30.0, np.nan])
+    assert table.notes == "dates are read in the format of all: 'day' as %d/%m/%Y"
+    assert table.coding is not None
+    assert table.coding.columns[0].column.form == "%d/%m/%Y"  # new rows are read alike
+    assert CSVFile(path, date_format="%d/%m/%Y").table().notes == ""
+    either = write(tmp_path, "day,y\n03/01/1970,1\n02/01/1970,2\n", "either.csv")
+    with pytest.raises(DataError, match=r"found text '03/01/1970', .* or date_format= for a date"):
+        CSVFile(either).table()
+    with pytest.raises(DataError, match=r"line 3, .* found '31/02/1970', expected a date as %d/%m"):
+        CSVFile(write(tmp_path, "day,y\n31/01/1970,1\n31/02/1970,2\n", "no.csv")).table()
+
+
 def test_rows_of_their_own_to_test_on(tmp_path: Path) -> None:
     path = write(tmp_path, "a,c,y\n1,red,1\n2,green,2\n3,red,3\n")
     test = write(tmp_path, "c,y,a\nblue,9,5\nred,8,4\n", "test.csv")
