@@ -18,6 +18,7 @@ PER_INPUT = " per input"
 FIRST = "matern32"
 JOINT = f"{FIRST} + {FIRST}{PER_INPUT}"
 """The sum that is looked at, with the kernel of all inputs first."""
+LINEAR = "linear"
 SMOOTHER = {"matern52": math.sqrt(5.0 / 9.0), "rbf": math.sqrt(3.0 / 5.0)}
 """Kernels that follow it, and the factor of lengthscales with which the derivative keeps its
 variance."""
@@ -52,7 +53,9 @@ def additive_kernels(
     # a matern32.yaml of the user may have no lengthscale
     if not all("lengthscale" in each for each in terms):
         return
-    highest = max(fit.score for fit in fits)
+    # a function that linear terms describe may be such a sum as well
+    others = [fit.score for fit in fits if LINEAR not in fit.name]
+    highest = max(others)
     if not (_first_is_negligible(joint) or _score_without_first(joint, fitter) >= highest):
         return
     if joint.score == -math.inf or not has_time():

@@ -64,9 +64,18 @@ SIMPLE = ("rbf", "matern12", "matern32", "matern52", "rational_quadratic")
 """Candidates, and the only ones for a single input."""
 SUMS = ("rbf + matern12", "matern52 + matern12", "matern52(ard_num_dims=null) + matern12")
 """Further candidates for several inputs: smooth in some inputs and rough in others."""
-NONLOCAL = ("rbf + linear", JOINT)
+NONLOCAL = (
+    "linear(ard_num_dims=null)",
+    "rbf(ard_num_dims=null) + linear(ard_num_dims=null)",
+    "rbf + linear",
+    JOINT,
+)
 """Further candidates for few rows, where the method does not need correlations to fall to zero with
-distance."""
+distance; the last for up to ``MAX_SUMMED_INPUTS`` inputs."""
+TIED = 0.05
+"""Share of targets that are equal from which on densities are not trusted alone."""
+MAX_ERROR = 1.1
+"""Then a kernel must have at most this multiple of the least leave-one-out error."""
 MAX_SUMMED_INPUTS = 20
 """With more inputs, sums over all inputs are not tried."""
 FACTORING = ("rbf", "product_matern12", "product_matern32", "product_matern52")
@@ -159,12 +168,13 @@ def with_kernel_chosen(
                 if fit.score > least:
                     fits.append(fit)
                     starts.append(start)
-    fits.sort(key=lambda fit: -fit.score)
+    fits = sorted(without_learned_ties(fits, fitter.y), key=lambda fit: -fit.score)
     if gaussian and len(fitter.y) < min(len(x), NUM_REFIT_ROWS):
         fitter = fitter_on(order[:NUM_REFIT_ROWS])
         again = clock.until(_for_refits(fits, names))
         refined = [fitter.fit(fit.name, fit.node, fit.likelihood) for fit in again]
         if any(fit.score > -math.inf for fit in refined):
+            refined = without_learned_ties(refined, fitter.y)
             fits = sorted(refined, key=lambda fit: -fit.score)
     if fits[0].score == -math.inf:
         raise ConfigError(
@@ -231,6 +241,34 @@ def _lead_of_logarithm(best: Fit, fitter: KernelFitter, data: Dataset, rows: Ten
     return len(y) * (fit.evidence - best.evidence) + float(log.log_slope(y).sum() + unit)
 
 
+def without_learned_ties(fits: Sequence[Fit], y: Tensor) -> list[Fit]:
+    """The fits that predict nearly as well as the best, if many targets are equal; else all.
+
+    A density of targets of which many are equal, such as incomes of zero, has no bound: a kernel
+    that repeats the nearest target almost without noise has a high evidence and leave-one-out
+    density by the rows whose neighbours are tied, and poor predictions of the others.
+
+    Args:
+        fits: of any number.
+        y (n,) or (n, p): the targets, NaN where one is missing.
+    """
+    errors = [fit.error for fit in fits if fit.error is not None and fit.score > -math.inf]
+    if not errors or _largest_tie(y) < TIED:
+        return list(fits)
+    most = MAX_ERROR * min(errors)
+    return [fit for fit in fits if fit.error is None or fit.error <= most]
+
+
+def _largest_tie(y: Tensor) -> float:
+    """Largest share of equal values among those of a target (n,), or of any of p targets."""
+    shares = []
+    for each in y.unsqueeze(-1).flatten(1).T:
+        there = each[each.isfinite()]
+        counts = there.unique(return_counts=True)[1]
+        shares.append(float(counts.max()) / len(there) if len(there) else 0.0)
+    return max(shares)
+
+
 def _preferred(near: Sequence[Fit]) -> Fit:
     """The kernel of fewest hyperparameters among those of about equal score.
 
@@ -278,6 +316,7 @@ def _describe(best: Fit, fits: Sequence[Fit], rows: int, clock: _Clock) -> str:
     # fits of the same name started from different values (a period): only the best is shown
     first = {fit.name: fit for fit in sorted(fits, key=lambda fit: fit.score)}
     others = [fit for fit in fits if fit is first[fit.name] and fit.name != best.name]
+    others = [fit for fit in others if fit.score > -math.inf]
     text = (
         f"kernel='{best.name}', chosen by kernel=auto on {rows:,} rows: "
         f"evidence/point {best.evidence:+.3f}"
@@ -326,7 +365,7 @@ def candidates_for(num_train: int, num_inputs: int) -> tuple[str, ...]:
     found = (*SIMPLE, *SUMS)
     if num_train > EXACT_ROWS["cpu"]:
         return found
-    return (*found, *(NONLOCAL if num_inputs <= MAX_SUMMED_INPUTS else NONLOCAL[:1]))
+    return (*found, *(NONLOCAL if num_inputs <= MAX_SUMMED_INPUTS else NONLOCAL[:-1]))
 
 
 def _options(node: DictConfig) -> dict[str, Any]:

@@ -38,8 +38,8 @@ from gpx.training.maximise import maximise
 from gpx.training.several_fits import SHORTER, explains, lengthen, with_lengthscales
 
 Node = dict[str, Any]
-Maximum = tuple[float, float | None, float | None]
-"""``evidence``, ``predictive`` and ``forecast`` of a ``Fit``."""
+Maximum = tuple[float, float | None, float | None, float | None]
+"""``evidence``, ``predictive``, ``error`` and ``forecast`` of a ``Fit``."""
 
 MIN_NOISE_SHARE = 1e-6
 """A run only starts from the fitted hyperparameters if the noise variance is at least this share of
@@ -64,6 +64,7 @@ class Fit:
             Gaussian, where it is costly.
         score: nats, see ``score``.
         hyperparameters: number of hyperparameters of the kernel.
+        error: root mean squared leave-one-out error; None where ``predictive`` is.
         forecast: log density of later rows given earlier ones, nats per row; None unless there is
             one input and Gaussian noise.
     """
@@ -76,6 +77,7 @@ class Fit:
     score: float = -math.inf
     hyperparameters: int = 0
     forecast: float | None = None
+    error: float | None = None
 
 
 def score(rows: int, hyperparameters: int, evidence: float, predictive: float | None) -> float:
@@ -164,13 +166,13 @@ class KernelFitter:
                 parts, found_here = self._from_shorter(filled, parts, found_here)
         except (NotPositiveDefinite, DidNotConverge):
             return Fit(name, node, start, -math.inf)
-        kernel, (evidence, predictive, forecast) = parts.kernel, found_here
+        kernel, (evidence, predictive, error, forecast) = parts.kernel, found_here
         count = num_learned(kernel)
         compared = None if self.series else predictive
         found = score(len(self.y), count, evidence, compared)
         if not math.isfinite(found):
             return Fit(name, node, start, -math.inf)
-        results = (evidence, predictive, found, count, forecast)
+        results = (evidence, predictive, found, count, forecast, error)
         if isinstance(
             parts.likelihood, Gaussian
         ):  # the config of other ones cannot hold the values
@@ -217,8 +219,10 @@ class KernelFitter:
         return explains(parts.kernel, len(self.y) * evidence - noise)
 
     def _exact(self, parts: Hyperparameters) -> list[ExactGP]:
-        """An exact GP for every output, which knows the noise of its rows."""
+        """An exact GP for every output, which knows the noise of its rows and the priors."""
         exact = exact_outputs(parts)
+        for gp in exact:
+            gp.hyperpriors = build(self.config, "prior")
         know_noise_of_outputs(exact, self.y, self.noise)
         return exact
 
@@ -235,7 +239,7 @@ class KernelFitter:
         return int(torch.linalg.cholesky_ex(covariance).info) == 0
 
     def _maximise(self, parts: Hyperparameters) -> Maximum:
-        """Maximise the evidence; returns it, ``predictive`` and ``forecast`` of ``Fit``."""
+        """Maximise the evidence; returns it, ``predictive``, ``error`` and ``forecast``."""
         module: nn.Module
         outputs: list[tuple[ExactGP, Tensor, Tensor]] = []
 
@@ -261,12 +265,15 @@ class KernelFitter:
         with torch.no_grad():
             evidence = -float(loss())
         if not self.gaussian:
-            return evidence, None, None
+            return evidence, None, None, None
         take_over(exact, parts)
-        predictive = sum(share(y) * _predictive(gp, x, y) for gp, x, y in outputs)
+        left_out = [(share(y), _left_out(gp, x, y)) for gp, x, y in outputs]
+        predictive = sum(part * float(each.log_density().mean()) for part, each in left_out)
+        error = sum(part * float(each.residual.square().mean()) for part, each in left_out) ** 0.5
         if not self.series:
-            return evidence, predictive, None
-        return evidence, predictive, sum(share(y) * _forecast(gp, x, y) for gp, x, y in outputs)
+            return evidence, predictive, error, None
+        forecast = sum(share(y) * _forecast(gp, x, y) for gp, x, y in outputs)
+        return evidence, predictive, error, forecast
 
 
 def _agreed(values: Sequence[float | None]) -> Any:
@@ -281,12 +288,12 @@ def _agreed(values: Sequence[float | None]) -> Any:
 
 
 @torch.no_grad()
-def _predictive(model: ExactGP, x: Tensor, y: Tensor) -> float:
-    """Mean leave-one-out log density of y (n,)."""
+def _left_out(model: ExactGP, x: Tensor, y: Tensor) -> LeftOut:
+    """Leave-one-out predictions of y (n,)."""
     covariance = model.kernel.evaluate(x, x)
     covariance.diagonal().add_(training_noise(model, y))
     factor, _ = cholesky(covariance, name="the covariance of the rows", ladder=(0.0,))
-    return float(LeftOut.of(factor, y - model.mean(x)).log_density().mean())
+    return LeftOut.of(factor, y - model.mean(x))
 
 
 @torch.no_grad()

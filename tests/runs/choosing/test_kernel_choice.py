@@ -22,7 +22,13 @@ from gpx.options.composition import composed
 from gpx.options.config import CONFIGS
 from gpx.options.kernel_expression import kernel_node, sum_of
 from gpx.runs.choosing import kernel_choice as module
-from gpx.runs.choosing.kernel_choice import _Clock, _describe, _preferred, candidates_for
+from gpx.runs.choosing.kernel_choice import (
+    _Clock,
+    _describe,
+    _preferred,
+    candidates_for,
+    without_learned_ties,
+)
 from gpx.runs.choosing.kernel_fit import Fit, KernelFitter, _forecast, with_values
 from gpx.runs.choosing.series_kernels import (
     Decomposition,
@@ -132,6 +138,47 @@ def test_one_lengthscale_serves_where_all_inputs_matter_alike(tmp_path):
     y = drawn(RBF(lengthscale=2.0), x, 1e-2, 2)
     _, config = chosen(x.numpy(), y, "kernel.candidates=[rbf]", folder=tmp_path)
     assert config.kernel.ard_num_dims is None
+
+
+def test_a_plane_under_much_noise_is_taken_for_one(tmp_path):
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(160, 10))
+    y = x @ generator.normal(size=10) * 0.3 + generator.normal(size=160)
+    _, config = chosen(x, y, folder=tmp_path)
+    assert config.kernel._target_ == "gpx.kernels.Linear"
+    assert config.kernel.ard_num_dims is None
+
+
+def test_kernels_that_learn_tied_targets_by_heart_are_left_out():
+    def fit(name, score, error):
+        return Fit(name, {}, {}, 0.0, 0.0, score, 3, error=error)
+
+    fits = [fit("heart", 50.0, 0.9), fit("sound", 10.0, 0.55), fit("near", 9.0, 0.6)]
+    fits += [fit("without", -math.inf, None)]
+    y = torch.randn(100, generator=torch.Generator().manual_seed(0)).double()
+    assert without_learned_ties(fits, y) == fits
+    y[:20] = -0.7  # incomes of zero
+    assert [fit.name for fit in without_learned_ties(fits, y)] == ["sound", "near", "without"]
+    both = torch.stack([torch.linspace(0, 1, 100).double(), y], 1)
+    both[40:, 1] = torch.nan  # 20 of the 40 values that are there
+    assert len(without_learned_ties(fits, both)) == 3
+    assert without_learned_ties(fits[3:], y) == fits[3:]
+
+
+@pytest.mark.filterwarnings("ignore:the kernel matrix of 150 training points")
+def test_targets_of_which_many_are_zero(tmp_path):
+    """Rows without income in one year have none in the next, which a density rewards at will."""
+    generator = np.random.default_rng(1)
+    before, skill = generator.exponential(size=(200, 2)), generator.normal(size=(200, 4))
+    before[generator.uniform(size=200) < 0.4] = 0.0
+    y = np.where(before[:, 0] == 0.0, 0.0, before.sum(1) + 0.8 * generator.normal(size=200)).clip(0)
+    x = np.column_stack([before, skill])
+    fitted, config = chosen(x[:150], y[:150], folder=tmp_path, test=(x[150:], y[150:]))
+    assert config.likelihood.noise_variance > 1e-3
+    rows = np.column_stack([x, np.ones(200)])
+    plane = rows @ np.linalg.lstsq(rows[:150], y[:150], rcond=None)[0]
+    linear = np.sqrt(np.mean((plane - y)[150:] ** 2))
+    assert fitted.metrics["test.rmse_original"] < 1.1 * linear
 
 
 def test_a_season_is_found_and_kept_through_resume_and_prediction(tmp_path):
