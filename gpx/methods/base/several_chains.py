@@ -11,7 +11,7 @@ from torch import Tensor
 from gpx.errors import ConfigError, class_name
 from gpx.methods.base.chain import Chain, ModelT
 from gpx.methods.base.objective import Facts
-from gpx.sampling.convergence import agreement
+from gpx.sampling.convergence import MIN_DRAWS, agreement
 from gpx.tensor_checks import check_at_least
 from gpx.warned_line import users_line
 
@@ -71,30 +71,40 @@ class SeveralChains(Chain[ModelT]):
     def agreement_of(self, groups: Mapping[str, Tensor]) -> Facts:
         """Largest R-hat and smallest bulk effective sample size of each group of quantities.
 
+        Of fewer than ``MIN_DRAWS`` steps neither is defined: ``convergence`` then says so.
+
         Args:
             groups: name -> states (T * chains, ...) of all chains at T steps.
         """
         found: Facts = {}
         for name, kept in groups.items():
             states = kept.reshape(-1, self.chains, math.prod(kept.shape[1:]))
+            if len(states) < MIN_DRAWS:
+                return {"convergence": self._too_few(len(states))}
             convergence = agreement(states)
             if convergence is not None:
                 found[f"rhat_{name}"], found[f"effective_samples_{name}"] = convergence
         return found
 
+    def _too_few(self, count: int) -> str:
+        whose = f"of each of the {self.chains} chains " if self.chains > 1 else ""
+        which = "they have" if self.chains > 1 else "the chain has"
+        samples = "1 sample" if count == 1 else f"{count} samples"
+        verb = "is" if count == 1 else "are"
+        return (
+            f"{samples} {whose}{verb} too few to say whether {which} converged: R-hat needs "
+            f"{MIN_DRAWS}"
+        )
+
     def warn_unless_converged(self, diagnostics: Facts, count: int) -> None:
-        """Warn if an R-hat of ``agreement_of``, from ``count`` steps, is above ``MAX_RHAT``."""
+        """Warn if an R-hat of ``agreement_of``, from ``count`` steps, is above ``MAX_RHAT``, or
+        there is none because these are too few."""
         reductions = [float(v) for name, v in diagnostics.items() if name.startswith("rhat")]
         worst = max(reductions, default=1.0)
-        if worst <= MAX_RHAT:
+        if "convergence" in diagnostics:
+            found = str(diagnostics["convergence"])
+        elif worst <= MAX_RHAT:
             return
-        if math.isnan(worst):
-            found = (
-                f"{count} samples of each of the {self.chains} chains are too few to "
-                "say whether they have converged"
-                if self.chains > 1
-                else f"{count} samples are too few to say whether the chain has converged"
-            )
         else:
             found = (
                 f"the {self.chains} chains have" if self.chains > 1 else "the chain has"
