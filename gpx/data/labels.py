@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpx.data.columns.numbers import Floats
+from gpx.data.columns.numbers import EXACT, Floats
 from gpx.data.table import Table
 from gpx.errors import DataError
 from gpx.likelihoods.base import Task, is_classification
@@ -90,6 +90,12 @@ def encode_targets(
         )
     if not is_classification(task):
         return y, ()
+    bad = np.abs(y) >= EXACT
+    if bad.any():
+        raise DataError(
+            f"{_place(table, bad)}, expected a class label below 2^53 in size, as larger ones "
+            "are rounded and may be taken for one another: number the classes from 0"
+        )
     values = tuple(float(v) for v in np.unique(y))
     if task == "binary":
         if values not in _BINARY:

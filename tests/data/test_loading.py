@@ -226,3 +226,13 @@ def test_one_noise_column_for_targets_of_different_sizes_is_noted(
     both = np.column_stack([columns, columns[:, -1:]])
     np.savetxt(path, both, delimiter=",", header="x,low,high,v,w", comments="")
     assert not load(CSVFile(**given | {"noise": ["v", "w"]}), task="regression").notes
+
+
+@pytest.mark.parametrize("task", ["binary", "multiclass", "ordinal"])
+def test_labels_that_float64_rounds_are_not_taken_for_one_another(task: Task) -> None:
+    y = np.where(Y > 4.0, 2.0**53, 5.0)  # 2^53 + 1 in float64
+    with pytest.raises(DataError, match=r"found 9.0072e\+15 .*below 2\^53 .* number the classes"):
+        load(Given(X, y), task=task)
+    if task != "binary":
+        held = load(Given(X, np.where(Y > 4.0, 2.0**53 - 1.0, 5.0)), task=task)
+        assert held.labels == (5.0, 2.0**53 - 1.0)
