@@ -15,6 +15,7 @@ from gpx.kernels.base import Kernel
 from gpx.kernels.linear import Linear
 from gpx.kernels.own_covariance import computes_as
 from gpx.kernels.periodic import Periodic
+from gpx.kernels.spectral_mixture import SpectralMixture
 from gpx.kernels.stationary import Stationary
 from gpx.kernels.wendland import Wendland
 
@@ -57,8 +58,9 @@ def for_inputs(kernel: nn.Module, num_inputs: int) -> Kernel:
 
 def resized(kernel: Kernel, num_inputs: int) -> Kernel:
     """A copy for ``num_inputs`` inputs, part by part: ``for_inputs`` of kernels that it takes, a
-    slope variance for each input of linear ones, and sums, products and multiples of these; kernels
-    of another kind, or with ``active_dims``, are copied as they are.
+    slope variance for each input of linear ones, frequencies and widths of spectral mixtures at the
+    means over their inputs, and sums, products and multiples of these; kernels of another kind, or
+    with ``active_dims``, are copied as they are.
 
     A kernel that stands in several places is one kernel in the copy, too.
 
@@ -85,8 +87,20 @@ def _resized(kernel: Kernel, num_inputs: int, known: dict[int, Kernel]) -> Kerne
             each = isinstance(made, Linear) and made.active_dims is None
             if each and made.ard_num_dims not in (None, num_inputs):
                 made = _with_one_each(made, "slope_variance", num_inputs)
+            elif isinstance(made, SpectralMixture) and made.active_dims is None:
+                _resize_mixture(made, num_inputs)
         known[id(kernel)] = made
     return known[id(kernel)]
+
+
+def _resize_mixture(made: SpectralMixture, num_inputs: int) -> None:
+    if made.num_inputs == num_inputs:
+        return
+    for name in ("frequency", "scale"):
+        values = getattr(made, name).detach().double()
+        each = values.mean(1, keepdim=True).expand(-1, num_inputs)
+        replace_positive(made, name, each)
+    made.num_inputs = made.ard_num_dims = num_inputs
 
 
 def _with_one_each(

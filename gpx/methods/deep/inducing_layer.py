@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gpx.errors import ConfigError, ShapeError, class_name
 from gpx.inducing import KMeans, Selector
 from gpx.inducing.base import copy_points
 from gpx.inference.variational import (
@@ -73,6 +74,7 @@ class InducingLayer(OutputLayer):
         check_at_least(1, num_inputs=num_inputs, num_outputs=num_outputs, num_inducing=num_inducing)
         check_jitter(jitter=jitter)
         self.kernel = resized(kernel, num_inputs)
+        _require_width(self.kernel, num_inputs)
         self.mean = Zero() if mean is None else mean
         self.num_inputs, self.num_outputs, self.jitter = num_inputs, num_outputs, jitter
         self.inducing = nn.Parameter(torch.zeros(num_inducing, num_inputs))
@@ -208,3 +210,19 @@ class InducingLayer(OutputLayer):
         if noise:
             raise_noise(sums, num_data, likelihood)
         self.q.assign(*whitened_optimum(sums, likelihood))
+
+
+@torch.no_grad()
+def _require_width(kernel: Kernel, num_inputs: int) -> None:
+    """Raise ConfigError if a kernel that could not be resized does not take so many inputs."""
+    like = next(kernel.parameters(), torch.zeros(()))
+    at = torch.full((2, num_inputs), 0.5, dtype=like.dtype, device=like.device)
+    try:
+        kernel.evaluate(at, at)
+    except ShapeError as error:
+        what = str(error).split(";")[0]
+        raise ConfigError(
+            f"{what}: here the kernel is of the {num_inputs} features of a layer, and a "
+            f"{class_name(kernel)} keeps its width; make as many features as it has inputs "
+            "(num_features=), or use kernel=RBF() or Matern32()"
+        ) from error

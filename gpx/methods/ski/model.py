@@ -21,6 +21,7 @@ from gpx.methods.base.required_likelihood import require_gaussian
 from gpx.methods.ski.additive import additive_kernel, additive_sizes, covariance_on
 from gpx.methods.ski.covariance import MAX_DENSE_AXIS, is_stationary
 from gpx.methods.ski.explained import explained_by_low_rank, explained_by_samples
+from gpx.methods.ski.far_rows import first_narrow_axis
 from gpx.methods.ski.gathered import Gathered
 from gpx.methods.ski.grid import (
     MARGIN_CELLS,
@@ -271,7 +272,10 @@ class SKI(PlacedGrid, Model):
         with torch.no_grad():
             seen = self.projected(x)
         fixed = self.placement == "fixed"
-        self._place_grid(self._reach(x) if fixed and len(x) else seen)
+        corners = self._reach(x) if fixed and len(x) else seen
+        self._place_grid(corners)
+        if self.given is None and self.placement != "kmeans":
+            self._warn_of_far_rows(x, seen, corners)
         if self.projection is None or fixed:  # otherwise the spacing changes during training
             self.floors = spacing_floors(self.kernel, self.spacing, seen.amax(0) > seen.amin(0))
             bound_lengthscales(self.kernel, self.floors)
@@ -279,6 +283,26 @@ class SKI(PlacedGrid, Model):
         self.note = f"grid {(' + ' if self.additive else ' x ').join(map(str, self.grid.shape))}"
         if rows < len(x):
             self.note += f", {rows:,} rows replace {len(x):,}"
+
+    def _warn_of_far_rows(self, x: Tensor, seen: Tensor, corners: Tensor) -> None:
+        """Warn of the first axis on which most projected rows (n, d) use little of the grid."""
+        found = first_narrow_axis(seen, corners)
+        if found is None:
+            return
+        axis, share, row = found
+        if self.projection is None:
+            what = f"input column {axis + 1}"
+        else:
+            what = f"axis {axis + 1} of the projection"
+            row = int(x.norm(dim=1).argmax()) if self.placement == "fixed" else row
+        points = self.grid.shape[axis]
+        warnings.warn(
+            f"98 % of the rows lie on {100.0 * share:.2g} % of the grid along {what}, some "
+            f"{max(1, round(share * points))} of its {points} points, as training row {row} is far "
+            "from them: leave such rows out or clip them, or take grid='kmeans' or a larger "
+            "grid_size",
+            stacklevel=users_line(),
+        )
 
     def _reach(self, x: Tensor) -> Tensor:
         """The lowest and highest corner (2, d) of what projections with rows of norm one reach."""
