@@ -299,8 +299,8 @@ class SKI(PlacedGrid, Model):
         warnings.warn(
             f"98 % of the rows lie on {100.0 * share:.2g} % of the grid along {what}, some "
             f"{max(1, round(share * points))} of its {points} points, as training row {row} is far "
-            "from them: leave such rows out or clip them, or take grid='kmeans' or a larger "
-            "grid_size",
+            "from them: leave such rows out, clip them, or take grid=kmeans with "
+            "interpolation=linear, or more points (grid_size)",
             stacklevel=users_line(),
         )
 
