@@ -64,8 +64,9 @@ SIMPLE = ("rbf", "matern12", "matern32", "matern52", "rational_quadratic")
 """Candidates, and the only ones for a single input."""
 SUMS = ("rbf + matern12", "matern52 + matern12", "matern52(ard_num_dims=null) + matern12")
 """Further candidates for several inputs: smooth in some inputs and rough in others."""
+PLANE = "linear(ard_num_dims=null)"
+"""A candidate where all rows are compared: some of them may not show what bends a function."""
 NONLOCAL = (
-    "linear(ard_num_dims=null)",
     "rbf(ard_num_dims=null) + linear(ard_num_dims=null)",
     "rbf + linear",
     JOINT,
@@ -138,7 +139,8 @@ def with_kernel_chosen(
         return KernelFitter(made, x[rows], values, x[more], most, noise)
 
     fitter, clock = fitter_on(order[:count]), _Clock(seconds)
-    usual = FACTORING if grid else candidates_for(data.num_train, data.num_inputs)
+    every = len(fitter.y) == data.num_train
+    usual = FACTORING if grid else candidates_for(data.num_train, data.num_inputs, every)
     names = options["candidates"] or usual
     columns = columns_of_kernel(made, data)
     nodes = {name: with_terms_per_input(kernel_node(name, folders), columns) for name in names}
@@ -358,14 +360,15 @@ class _Clock:
             yield item
 
 
-def candidates_for(num_train: int, num_inputs: int) -> tuple[str, ...]:
-    """Names of the kernels that are compared by default."""
+def candidates_for(num_train: int, num_inputs: int, every: bool = True) -> tuple[str, ...]:
+    """Names of the kernels that are compared by default; ``every``: on all training rows."""
     if num_inputs == 1:
         return SIMPLE
     found = (*SIMPLE, *SUMS)
     if num_train > EXACT_ROWS["cpu"]:
         return found
-    return (*found, *(NONLOCAL if num_inputs <= MAX_SUMMED_INPUTS else NONLOCAL[:-1]))
+    further = NONLOCAL if num_inputs <= MAX_SUMMED_INPUTS else NONLOCAL[:-1]
+    return (*found, *further, *([PLANE] if every else []))
 
 
 def _options(node: DictConfig) -> dict[str, Any]:

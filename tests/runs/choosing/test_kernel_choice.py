@@ -365,6 +365,8 @@ def test_candidates_follow_inputs_and_rows():
     assert "rbf + linear" not in candidates_for(9000, 8)
     assert not any("per input" in name for name in candidates_for(900, 30))
     assert not any("+" in name for name in candidates_for(900, 1))
+    assert "linear(ard_num_dims=null)" in candidates_for(900, 8)
+    assert "linear(ard_num_dims=null)" not in candidates_for(900, 8, every=False)
 
 
 def test_a_target_transform_is_seen_through(tmp_path):
