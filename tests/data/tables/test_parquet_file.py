@@ -48,8 +48,8 @@ class TestWithItsPackage:
     def test_columns_of_every_type(self, write, columns) -> None:  # type: ignore[no-untyped-def]
         path = write(**columns)
         with pytest.raises(DataError, match=r"data row 3, column 1 \('colour'\): found an empty"):
-            ParquetFile(path, id="name").table()
-        data = load(ParquetFile(path, id="name", missing="mean"), task="regression")
+            ParquetFile(path, id="name", missing="refuse").table()
+        data = load(ParquetFile(path, id="name"), task="regression")
         assert data.input_names == (
             *("colour=green", "colour=red", "colour is missing"),
             *("when (days since 1970-01-01)", "count", "count is missing", "flag"),
