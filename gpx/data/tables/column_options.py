@@ -113,7 +113,10 @@ def table_of(
         test_masks = np.repeat([False, True], [len(part[1]) for part in parts])[:, None]
     lacks, what, notes = np.isnan(y).all(axis=1), "have no target", ""
     if options.policies.missing == "drop":
-        lacks = np.any([np.isnan(part).any(axis=1) for part in (x, y, noise, weights)], axis=0)
+        used = x
+        if options.policies.leave_out:  # a column without any value is no input in the end
+            used = x[:, ~np.isnan(parts[0][0]).all(axis=0)]
+        lacks = np.any([np.isnan(part).any(axis=1) for part in (used, y, noise, weights)], axis=0)
         what = "lack a value"
     if lacks.all():
         raise DataError(f"{rows.targets.where}: all {len(lacks):,} rows {what}")

@@ -298,3 +298,21 @@ def test_more_categories_than_allowed(tmp_path: Path) -> None:
     data = load(CSVFile(path, max_categories=11), task="regression")
     assert data.notes.endswith("'town' (12 different texts, more than max_categories=11)")
     assert len(load(CSVFile(path, max_categories=12), task="regression").input_names) == 13
+
+
+def test_rows_are_not_dropped_for_a_column_that_is_left_out(tmp_path: Path) -> None:
+    rows = "".join(f"{i if i != 4 else ''},,{i % 5}\n" for i in range(30))
+    source = CSVFile(write(tmp_path, "a,empty,y\n" + rows), missing="drop")
+    data = load(source, task="regression")
+    assert data.input_names == ("a",)
+    assert len(data.train_x) + len(data.test_x) == 29
+    notes = data.notes.splitlines()
+    assert "1 of 30 rows lack a value and are left out" in notes
+    assert "left out of the inputs: 'empty' (no value in training rows)" in notes
+    # also where only rows to test on have a value
+    test = write(tmp_path, "a,empty,y\n1,2,3\n2,,4\n", "test.csv")
+    apart = CSVFile(source.path, missing="drop", test_path=test)
+    data = load(apart, task="regression")
+    assert (data.input_names, len(data.train_x), len(data.test_x)) == (("a",), 29, 2)
+    with pytest.raises(DataError, match="all 30 rows lack a value"):
+        load(CSVFile(source.path, missing="drop", unusable="refuse"), task="regression")
