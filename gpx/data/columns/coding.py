@@ -39,10 +39,10 @@ class CodedColumn:
         fill: inputs in place of a missing value: the training mean, or the share of each category;
             empty if missing values are refused.
         indicator: whether an additional input indicates missing values, which is the case if
-            training rows lack values.
+            training rows lack values, and with ``missing=auto`` if other rows of the table do.
         stand_ins: equally probable training values over which predictions for rows with a missing
-            value are averaged. Empty if no training row, or at least ``FEW_GAPS`` of them, lack a
-            value, so that the indicator suffices; and in models saved by early versions.
+            value are averaged. Empty without an indicator; if at least ``FEW_GAPS`` training rows
+            lack a value, so that it suffices; and in models saved by early versions.
     """
 
     column: Column
@@ -91,8 +91,8 @@ class Coding:
             dropped from training and testing, and refused in prediction; ``mean``: the training
             mean is filled in, with an additional indicator input if training rows lack values. If
             only few training rows do, predictions for such rows are averaged over training values.
-            ``auto``: the same for columns that lack values; in prediction missing values of other
-            columns are errors.
+            ``auto``: the same for columns that lack values, with the indicator also if only test
+            rows do; in prediction missing values of other columns are errors.
         unseen: treatment of categories without training rows. ``apart``: such a category is as far
             from each category as these are from each other, with a warning in the log; ``refuse``:
             an error.
@@ -209,10 +209,12 @@ class Coding:
                     shares = np.bincount(np.searchsorted(codes, given)) / len(given)
                     fill = tuple(map(float, shares))
             gaps = len(seen) - len(given) if fill else 0
-            if 0 < gaps < FEW_GAPS:
+            # a mean for values that only test rows lack would pass for a value that is known
+            lacking = gaps > 0 or (self.missing == "auto" and bool(fill))
+            if lacking and gaps < FEW_GAPS:
                 kept = values[train]
                 several = stand_ins(kept[~np.isnan(kept)])
-            new = CodedColumn(column, fill, indicator=gaps > 0, stand_ins=several)
+            new = CodedColumn(column, fill, indicator=lacking, stand_ins=several)
             coded.append(new)
             made.append(new.inputs(values))
         return replace(self, columns=tuple(coded)), np.ascontiguousarray(np.hstack(made))

@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from gpx.data import CSVFile, load
+from gpx.data.columns.coding import Coding
 from gpx.data.columns.frame import array_frame
 from gpx.errors import ConfigError, DataError
+from gpx.runs.gaps import completions
 
 ROWS = """name,colour,when,size,quality
 a,red,2021-01-01,1.5,good
@@ -316,3 +318,24 @@ def test_rows_are_not_dropped_for_a_column_that_is_left_out(tmp_path: Path) -> N
     assert (data.input_names, len(data.train_x), len(data.test_x)) == (("a",), 29, 2)
     with pytest.raises(DataError, match="all 30 rows lack a value"):
         load(CSVFile(source.path, missing="drop", unusable="refuse"), task="regression")
+
+
+def test_values_that_only_test_rows_lack_are_averaged_over(tmp_path: Path) -> None:
+    rows = "".join(f"{i},{i % 7},{i % 5}\n" for i in range(60))
+    test = write(tmp_path, "a,b,y\n3,,1\n4,2,2\n", "test.csv")
+    path = write(tmp_path, "a,b,y\n" + rows)
+    data = load(CSVFile(path, test_path=test), task="regression")
+    assert data.input_names == ("a", "b", "b is missing")
+    assert data.coding is not None
+    assert data.test_x[:, 2].tolist() == [1.0, 0.0]
+    assert not data.train_x[:, 2].any()
+    found = completions(data.test_x, data.coding, data.scaler)
+    assert found is not None
+    assert found[0].tolist() == [0]
+    filled = data.scaler.original_inputs(found[1][:, 0])
+    assert set(filled[:, 1].round().tolist()) == {0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0}
+    assert not filled[:, 2].any()  # as in training rows
+    assert "fewer than 50 training rows lack a value of 'b'" in data.notes
+    assert Coding.from_state(data.coding.state()).input_names == data.input_names
+    known = load(CSVFile(path, test_path=test, missing="mean"), task="regression")
+    assert known.input_names == ("a", "b")  # as was asked for
