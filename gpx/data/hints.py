@@ -61,10 +61,10 @@ def averaged_gaps(names: Sequence[str]) -> str:
     )
 
 
-def some_of(listed: Sequence[str]) -> str:
-    """The first of many descriptions of columns, and the number of the others."""
-    more = len(listed) - MAX_NAMED
-    return ", ".join(listed[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+def some_of(listed: Sequence[str], most: int = MAX_NAMED) -> str:
+    """The first of many descriptions, and the number of the others."""
+    more = len(listed) - most
+    return ", ".join(listed[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def skewed_target(y: Floats, name: str) -> str:

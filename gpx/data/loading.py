@@ -17,7 +17,7 @@ from gpx.data.derivative_targets import (
     fit_with_derivatives,
     scale_derivatives,
 )
-from gpx.data.hints import averaged_gaps, filled_in, row_counter, skewed_target
+from gpx.data.hints import averaged_gaps, filled_in, row_counter, skewed_target, some_of
 from gpx.data.labels import Task, encode_targets, order_of_numbers, require_all_classes
 from gpx.data.source import DataSource, Rows
 from gpx.data.standardiser import Standardiser
@@ -252,9 +252,7 @@ def warn_of_constants(
     """
     columns = np.flatnonzero(constant[:num_inputs])
     if len(columns):
-        named = ", ".join(f"{c + 1} ({names[int(c)]!r})" for c in columns[:MAX_NAMED])
-        if len(columns) > MAX_NAMED:
-            named += f", and {len(columns) - MAX_NAMED:,} more"
+        named = some_of([f"{c + 1} ({names[int(c)]!r})" for c in columns], MAX_NAMED)
         logger.warning(
             "%s: constant in the training rows, so centred but not scaled: input column %s",
             where,

@@ -202,7 +202,7 @@ def select_rows(law: Distribution, rows: Tensor | tuple[Tensor, Tensor]) -> Dist
 def of_components(law: Distribution) -> Distribution:
     """The law with the density of its components, which is that of its distribution function.
 
-    It is cheaper than the exact one of a ``ExactMixture``.
+    It is cheaper than the exact one of an ``ExactMixture``.
     """
     if isinstance(law, ExactMixture):
         return law.mixture

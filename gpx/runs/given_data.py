@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpx.data.columns.column import texts_of
-from gpx.data.columns.frame import Frame, frame_of, plain_values, rounded
+from gpx.data.columns.frame import Frame, absent, frame_of, plain_values, rounded
 from gpx.data.columns.numbers import EXACT, number_of, numbered_names, would_round
 from gpx.data.images.pixels import channels_first, pixel_names, pixel_rows, pixel_shape
 from gpx.errors import DataError, DTypeError, ShapeError
@@ -306,7 +306,7 @@ def _columns(x: ArrayLike, names: tuple[str, ...] | None) -> Frame:
 
 
 def _targets(y: ArrayLike) -> NDArray[Any]:
-    """Targets as float64, or names of classes, which may be numbers, (n,) as text.
+    """Targets as float64, or names of classes, which may be numbers, (n,) as text, "" for none.
 
     Raises:
         DTypeError: other values.
@@ -314,8 +314,10 @@ def _targets(y: ArrayLike) -> NDArray[Any]:
     if _holds_texts(y):
         array = np.asarray(y)
         array = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
-        if array.ndim == 1 and all(isinstance(value, str) for value in array):
-            return array.astype(str)
+        if array.ndim == 1:
+            texts = ["" if absent(value) else value for value in array]
+            if all(isinstance(text, str) for text in texts):
+                return np.array(texts, dtype=str)
     targets = real_array(y, TARGETS)
     return targets[:, 0] if targets.ndim == 2 and targets.shape[1] == 1 else targets
 

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from gpx.constraints import natural_parameters
+from gpx.data.hints import some_of
 from gpx.kernels import Kernel
 from gpx.likelihoods import Likelihood
 from gpx.means import Mean
@@ -45,8 +46,7 @@ def hyperparameters_of(posterior: nn.Module, likelihood: Likelihood) -> Hyperpar
 def shown(hyperparameters: Hyperparameters) -> str:
     """One line of text: numbers, short arrays, and the range of long arrays."""
     texts = [f"{name} {_text(value)}" for name, value in hyperparameters.items() if value.size]
-    more = len(texts) - MAX_NAMES
-    return ", ".join(texts[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
+    return some_of(texts, MAX_NAMES)
 
 
 def _text(value: NDArray[np.float64]) -> str:

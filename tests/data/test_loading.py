@@ -74,8 +74,8 @@ def test_many_constant_columns_are_counted_not_listed(caplog: pytest.LogCaptureF
     warn_of_constants("images", names, 50, np.ones(50, dtype=bool))
     assert caplog.messages == [
         "images: constant in the training rows, so centred but not scaled: input column "
-        + "".join(f"{i + 1} ('pixel{i}'), " for i in range(10))
-        + "and 40 more"
+        + ", ".join(f"{i + 1} ('pixel{i}')" for i in range(10))
+        + " and 40 more"
     ]
 
 

@@ -209,6 +209,17 @@ def test_columns_of_a_frame_that_cannot_be_inputs_are_left_out(capsys):
         gpx.fit(np.where(np.arange(60) == 2, np.nan, 1.0), y, *QUICK, keep=False)
 
 
+def test_rows_of_a_frame_without_a_class_are_left_out(capsys):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"a": np.linspace(0.0, 1.0, 60)})
+    labels = ["no", "yes", None] * 20
+    fitted = gpx.fit(frame, labels, *QUICK, "approx=svgp", "likelihood=bernoulli", keep=False)
+    assert fitted.model.labels == ("no", "yes")
+    assert "20 of 60 rows have no target and are left out" in capsys.readouterr().err
+    with pytest.raises(DataError, match="found an empty cell, expected a text"):
+        gpx.fit(frame.to_numpy(), labels, *QUICK, "approx=svgp", "likelihood=bernoulli", keep=False)
+
+
 def test_frames_of_pandas(tmp_path):
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(

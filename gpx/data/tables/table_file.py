@@ -48,7 +48,8 @@ class TableFile(DataSource):
             is ``drop``; rows without any target are left out.
         categories: columns of categories; ``auto``: those whose cells are texts; ``kernel``: the
             same columns, compared by a separate kernel (``gpx.runs.categorical_kernel``).
-        dates: columns of dates; ``auto``: those where most cells look like ISO dates.
+        dates: columns of dates; ``auto``: those where most cells look like ISO dates, or that one
+            other format alone fits (``gpx.data.columns.dates.format_of``).
         date_format: of other dates, as for ``datetime.strptime``.
         unseen: treatment of categories without training rows: ``apart`` or ``refuse``; see
             ``Coding``.

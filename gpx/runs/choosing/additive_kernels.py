@@ -54,8 +54,7 @@ def additive_kernels(
     if not all("lengthscale" in each for each in terms):
         return
     # a function that linear terms describe may be such a sum as well
-    others = [fit.score for fit in fits if LINEAR not in fit.name]
-    highest = max(others)
+    highest = max(fit.score for fit in fits if LINEAR not in fit.name)
     if not (_first_is_negligible(joint) or _score_without_first(joint, fitter) >= highest):
         return
     if joint.score == -math.inf or not has_time():

@@ -9,9 +9,11 @@ dates beside other inputs.
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,16 +23,17 @@ from torch import Tensor
 
 from gpx.data import Dataset
 from gpx.data.target_transform import TargetTransform
-from gpx.errors import ConfigError, DataError, class_name
+from gpx.errors import ConfigError, DataError, GPXError, class_name
 from gpx.likelihoods import Gaussian, Likelihood
 from gpx.likelihoods.gaussian import NoisyOutputs
 from gpx.linalg.processes import sharing
-from gpx.options.build import build, fixed_parameters
+from gpx.options.build import build, build_model, fixed_parameters
 from gpx.options.kernel_expression import kernel_node, with_terms_per_input
 from gpx.runs.categorical_kernel import columns_of_kernel
 from gpx.runs.choosing.additive_kernels import JOINT, additive_kernels, is_additive
 from gpx.runs.choosing.date_seasons import seasons_of_dates
 from gpx.runs.choosing.kernel_fit import Fit, KernelFitter, Node
+from gpx.runs.choosing.learned_ties import without_learned_ties
 from gpx.runs.choosing.method_choice import EXACT_ROWS
 from gpx.runs.choosing.series_kernels import composed_kernel, decomposed
 from gpx.runs.data import require_outputs, with_facts
@@ -65,7 +68,8 @@ SIMPLE = ("rbf", "matern12", "matern32", "matern52", "rational_quadratic")
 SUMS = ("rbf + matern12", "matern52 + matern12", "matern52(ard_num_dims=null) + matern12")
 """Further candidates for several inputs: smooth in some inputs and rough in others."""
 PLANE = "linear(ard_num_dims=null)"
-"""A candidate where all rows are compared: some of them may not show what bends a function."""
+"""A candidate where all rows are compared, as some of them may not show what bends a function, and
+without priors, which are of lengthscales."""
 NONLOCAL = (
     "rbf(ard_num_dims=null) + linear(ard_num_dims=null)",
     "rbf + linear",
@@ -73,10 +77,6 @@ NONLOCAL = (
 )
 """Further candidates for few rows, where the method does not need correlations to fall to zero with
 distance; the last for up to ``MAX_SUMMED_INPUTS`` inputs."""
-TIED = 0.05
-"""Share of targets that are equal from which on densities are not trusted alone."""
-MAX_ERROR = 1.1
-"""Then a kernel must have at most this multiple of the least leave-one-out error."""
 MAX_SUMMED_INPUTS = 20
 """With more inputs, sums over all inputs are not tried."""
 FACTORING = ("rbf", "product_matern12", "product_matern32", "product_matern52")
@@ -139,11 +139,14 @@ def with_kernel_chosen(
         return KernelFitter(made, x[rows], values, x[more], most, noise)
 
     fitter, clock = fitter_on(order[:count]), _Clock(seconds)
-    every = len(fitter.y) == data.num_train
-    usual = FACTORING if grid else candidates_for(data.num_train, data.num_inputs, every)
+    plane = len(fitter.y) == data.num_train and made.get("prior") is None
+    usual = FACTORING if grid else candidates_for(data.num_train, data.num_inputs, plane)
     names = options["candidates"] or usual
     columns = columns_of_kernel(made, data)
     nodes = {name: with_terms_per_input(kernel_node(name, folders), columns) for name in names}
+    if names is usual:
+        names = usual = _taken(nodes, made)
+        nodes = {name: nodes[name] for name in names}
     starts = list(nodes.values())
     say(f"kernel=auto: comparing on {len(fitter.y):,} rows: {', '.join(names)}")
     fits = [fitter.fit(name, nodes[name]) for name in clock.until(names)]
@@ -243,34 +246,6 @@ def _lead_of_logarithm(best: Fit, fitter: KernelFitter, data: Dataset, rows: Ten
     return len(y) * (fit.evidence - best.evidence) + float(log.log_slope(y).sum() + unit)
 
 
-def without_learned_ties(fits: Sequence[Fit], y: Tensor) -> list[Fit]:
-    """The fits that predict nearly as well as the best, if many targets are equal; else all.
-
-    A density of targets of which many are equal, such as incomes of zero, has no bound: a kernel
-    that repeats the nearest target almost without noise has a high evidence and leave-one-out
-    density by the rows whose neighbours are tied, and poor predictions of the others.
-
-    Args:
-        fits: of any number.
-        y (n,) or (n, p): the targets, NaN where one is missing.
-    """
-    errors = [fit.error for fit in fits if fit.error is not None and fit.score > -math.inf]
-    if not errors or _largest_tie(y) < TIED:
-        return list(fits)
-    most = MAX_ERROR * min(errors)
-    return [fit for fit in fits if fit.error is None or fit.error <= most]
-
-
-def _largest_tie(y: Tensor) -> float:
-    """Largest share of equal values among those of a target (n,), or of any of p targets."""
-    shares = []
-    for each in y.unsqueeze(-1).flatten(1).T:
-        there = each[each.isfinite()]
-        counts = there.unique(return_counts=True)[1]
-        shares.append(float(counts.max()) / len(there) if len(there) else 0.0)
-    return max(shares)
-
-
 def _preferred(near: Sequence[Fit]) -> Fit:
     """The kernel of fewest hyperparameters among those of about equal score.
 
@@ -360,15 +335,28 @@ class _Clock:
             yield item
 
 
-def candidates_for(num_train: int, num_inputs: int, every: bool = True) -> tuple[str, ...]:
-    """Names of the kernels that are compared by default; ``every``: on all training rows."""
+def candidates_for(num_train: int, num_inputs: int, plane: bool = True) -> tuple[str, ...]:
+    """Names of the kernels that are compared by default; ``plane``: whether ``PLANE`` may be."""
     if num_inputs == 1:
         return SIMPLE
     found = (*SIMPLE, *SUMS)
     if num_train > EXACT_ROWS["cpu"]:
         return found
     further = NONLOCAL if num_inputs <= MAX_SUMMED_INPUTS else NONLOCAL[:-1]
-    return (*found, *further, *([PLANE] if every else []))
+    return (*found, *further, *([PLANE] if plane else []))
+
+
+def _taken(nodes: Mapping[str, Node], config: DictConfig) -> tuple[str, ...]:
+    """The kernels that the method of the run takes; all if it is not chosen yet, or takes none."""
+    if config.approx.get("_target_") is None:
+        return tuple(nodes)
+    trial, taken = copy.deepcopy(config), []
+    for name, node in nodes.items():
+        trial.kernel = node
+        with suppress(GPXError):  # those of other options are raised again when the run is built
+            build_model(trial)
+            taken.append(name)
+    return tuple(taken or nodes)
 
 
 def _options(node: DictConfig) -> dict[str, Any]:

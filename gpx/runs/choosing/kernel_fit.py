@@ -219,10 +219,8 @@ class KernelFitter:
         return explains(parts.kernel, len(self.y) * evidence - noise)
 
     def _exact(self, parts: Hyperparameters) -> list[ExactGP]:
-        """An exact GP for every output, which knows the noise of its rows and the priors."""
+        """An exact GP for every output, which knows the noise of its rows."""
         exact = exact_outputs(parts)
-        for gp in exact:
-            gp.hyperpriors = build(self.config, "prior")
         know_noise_of_outputs(exact, self.y, self.noise)
         return exact
 

@@ -22,13 +22,7 @@ from gpx.options.composition import composed
 from gpx.options.config import CONFIGS
 from gpx.options.kernel_expression import kernel_node, sum_of
 from gpx.runs.choosing import kernel_choice as module
-from gpx.runs.choosing.kernel_choice import (
-    _Clock,
-    _describe,
-    _preferred,
-    candidates_for,
-    without_learned_ties,
-)
+from gpx.runs.choosing.kernel_choice import _Clock, _describe, _preferred, candidates_for
 from gpx.runs.choosing.kernel_fit import Fit, KernelFitter, _forecast, with_values
 from gpx.runs.choosing.series_kernels import (
     Decomposition,
@@ -149,20 +143,21 @@ def test_a_plane_under_much_noise_is_taken_for_one(tmp_path):
     assert config.kernel.ard_num_dims is None
 
 
-def test_kernels_that_learn_tied_targets_by_heart_are_left_out():
-    def fit(name, score, error):
-        return Fit(name, {}, {}, 0.0, 0.0, score, 3, error=error)
-
-    fits = [fit("heart", 50.0, 0.9), fit("sound", 10.0, 0.55), fit("near", 9.0, 0.6)]
-    fits += [fit("without", -math.inf, None)]
-    y = torch.randn(100, generator=torch.Generator().manual_seed(0)).double()
-    assert without_learned_ties(fits, y) == fits
-    y[:20] = -0.7  # incomes of zero
-    assert [fit.name for fit in without_learned_ties(fits, y)] == ["sound", "near", "without"]
-    both = torch.stack([torch.linspace(0, 1, 100).double(), y], 1)
-    both[40:, 1] = torch.nan  # 20 of the 40 values that are there
-    assert len(without_learned_ties(fits, both)) == 3
-    assert without_learned_ties(fits[3:], y) == fits[3:]
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("approx=exact", "prior=lognormal"),  # of lengthscales, which a plane has not
+        ("approx=ssgp", "approx.num_basis=20"),  # takes RBF and Matern kernels alone
+        ("approx=qsgp", "approx.num_basis=64"),
+    ],
+)
+def test_kernels_that_the_run_cannot_take_are_not_compared(options, tmp_path):
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(120, 4))
+    y = x @ generator.normal(size=4) * 0.3 + generator.normal(size=120)
+    gpx.fit(x, y, "kernel=auto", *QUICK, *options, folder=tmp_path)
+    config = OmegaConf.load(tmp_path / "config.yaml")
+    assert config.kernel._target_ != "gpx.kernels.Linear"
 
 
 @pytest.mark.filterwarnings("ignore:the kernel matrix of 150 training points")
@@ -366,7 +361,7 @@ def test_candidates_follow_inputs_and_rows():
     assert not any("per input" in name for name in candidates_for(900, 30))
     assert not any("+" in name for name in candidates_for(900, 1))
     assert "linear(ard_num_dims=null)" in candidates_for(900, 8)
-    assert "linear(ard_num_dims=null)" not in candidates_for(900, 8, every=False)
+    assert "linear(ard_num_dims=null)" not in candidates_for(900, 8, plane=False)
 
 
 def test_a_target_transform_is_seen_through(tmp_path):
