@@ -77,6 +77,7 @@ REGRESSION = {
 CLASSES = {
     "laplace": (),
     "ep": (),
+    "vgp": (),
     "elliptical_slice": (
         *("optimizer.chains=2", "optimizer.burn_in=30", "optimizer.iterations=60"),
         "optimizer.thin=2",

@@ -85,6 +85,7 @@ FIVE_STEPS = {
     "independent": TWO_TARGETS,
     "laplace": CLASSES,
     "ep": CLASSES,
+    "vgp": CLASSES,
     "direct_logistic": (*CLASSES, "approx.num_basis=20"),
     "conv_gp": (
         "likelihood=gaussian", "approx.image_shape=[2,4]", "approx.patch_size=2",

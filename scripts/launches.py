@@ -87,6 +87,7 @@ TABLE = {
     "fully_bayesian_sgpr": (*DATA, "approx.num_inducing=64", "trainer.max_steps=3"),
     "laplace": (*CLASSES, "trainer.max_steps=3"),
     "ep": (*CLASSES, "trainer.max_steps=3"),
+    "vgp": (*CLASSES, "trainer.max_steps=3"),
     "elliptical_slice": (*CLASSES, "trainer.max_steps=3"),
     "svgp, classes": (
         *CLASSES, "approx=svgp", "likelihood=bernoulli", "approx.num_inducing=64",

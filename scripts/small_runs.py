@@ -135,6 +135,7 @@ RUNS = {
     ),
     "laplace": "data=banana approx=laplace",
     "ep": "data=banana approx=ep",
+    "vgp": "data=banana approx=vgp",
     "elliptical_slice": (
         "data=banana approx=elliptical_slice optimizer.chains=2 optimizer.burn_in=5 "
         "optimizer.iterations=8 trainer.max_steps=30"

@@ -63,11 +63,13 @@ TWO = {
     "laplace, logit": ["approx=laplace", "likelihood=logistic"],
     "laplace, probit": ["approx=laplace", "likelihood=probit"],
     "ep, probit": ["approx=ep"],
+    "vgp, probit": ["approx=vgp", "likelihood=probit"],
     "svgp, probit": [*SPARSE, "likelihood=probit", "approx.num_inducing=100"],
     "elliptical_slice, probit": ["approx=elliptical_slice", "likelihood=probit"],
 }
 SEVERAL = {
     "laplace, softmax": ["approx=laplace", "likelihood=softmax"],
+    "vgp, softmax": ["approx=vgp", "likelihood=softmax"],
     "svgp, softmax": [*SPARSE, "likelihood=softmax", "approx.num_inducing=100"],
     "elliptical_slice, softmax": ["approx=elliptical_slice", "likelihood=softmax", *LONGER],
 }

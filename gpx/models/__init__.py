@@ -7,7 +7,7 @@ from gpx.inference.iterative_posterior import IterativePosterior
 from gpx.inference.sampled_hyperparameters import HyperparameterMixture
 from gpx.methods.base.model import Model
 from gpx.methods.base.posterior import Marginals, Posterior
-from gpx.methods.classification.model import ExpectationPropagationGP, LaplaceGP
+from gpx.methods.classification.model import VGP, ExpectationPropagationGP, LaplaceGP
 from gpx.methods.classification.sampled_model import SampledGP
 from gpx.methods.classification.sampled_posterior import SampledPosterior
 from gpx.methods.classification.site_posterior import SitePosterior
@@ -86,6 +86,7 @@ __all__ = [
     "SVDKL",
     "SVGP",
     "SWSGP",
+    "VGP",
     "VNNGP",
     "VSSGP",
     "AuxiliarySolver",

@@ -4,6 +4,7 @@ from gpx.methods.base.objective import Evidence, Objective
 from gpx.methods.classification.laplace_evidence import LaplaceEvidence
 from gpx.methods.classification.propagation_evidence import EPEvidence
 from gpx.methods.classification.sampled_model import LatentLikelihood
+from gpx.methods.classification.variational_evidence import VGPELBO
 from gpx.methods.coregional.mll import CoregionalMLL
 from gpx.methods.deep.elbo import SampledELBO
 from gpx.methods.deep.predictive_likelihood import PredictiveLogLikelihood
@@ -42,6 +43,7 @@ from gpx.methods.weight_space.site_bound_elbo import SiteBoundELBO, exact_site_e
 __all__ = [
     "GCV",
     "SVGPELBO",
+    "VGPELBO",
     "VNNGPELBO",
     "BarelyBiasedMLL",
     "CGLowerBound",

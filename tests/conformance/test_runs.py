@@ -46,6 +46,7 @@ RUNS = {
         "optimizer.thin=2",
     ],
     "ep": [*CLASSES, "trainer.max_steps=8"],
+    "vgp": [*CLASSES, "trainer.max_steps=8"],
     "exact": [*ARM, "trainer.max_steps=8"],
     "fully_bayesian": [
         *("data=robot_arm", "data.num_points=120", "optimizer.chains=2", "optimizer.burn_in=6"),

@@ -17,7 +17,7 @@ FAST = {
     "qsgp": ["approx.num_basis=1000"],
 }
 TAKEN = {
-    *("auto", "laplace", "ep", "svgp", "vnngp", "swsgp", "qsgp"),
+    *("auto", "laplace", "ep", "vgp", "svgp", "vnngp", "swsgp", "qsgp"),
     *("deep_rf", "deep_svgp", "dkl", "svdkl", "gpdnn"),
     *("cnn", "cnn_rf", "cnn_sorf", "cnn_mcd", "cnn_deep_rf"),
 }

@@ -382,6 +382,7 @@ OTHER_DATA = {
     ],
     "laplace": [*CLASSES, "trainer.max_steps=2"],
     "ep": [*CLASSES, "trainer.max_steps=2"],
+    "vgp": [*CLASSES, "trainer.max_steps=2"],
     "direct_logistic": [*CLASSES, "approx.num_basis=20", "trainer.max_steps=2"],
     "swsgp likelihood=bernoulli": [
         *(*CLASSES, "approx.num_inducing=20", "approx.num_neighbours=6", "trainer.max_steps=2"),

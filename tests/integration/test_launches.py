@@ -102,6 +102,7 @@ CEILINGS = {
     "direct_logistic": ([*CLASSES, "approx=direct_logistic", "approx.num_basis=40"], 74, 1),
     "laplace": ([*CLASSES, "approx=laplace"], 383, 24),
     "ep": ([*CLASSES, "approx=ep"], 1179, 31),
+    "vgp": ([*CLASSES, "approx=vgp"], 1285, 36),
     "elliptical_slice": ([*CLASSES, "approx=elliptical_slice"], 3340, 48),
     "svgp, classes": (
         [*CLASSES, "approx=svgp", "likelihood=bernoulli", "approx.num_inducing=64"],

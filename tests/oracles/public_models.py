@@ -122,6 +122,8 @@ MODELS = {
     "ExpectationPropagationGP of classes": lambda: classes(
         models.ExpectationPropagationGP, Bernoulli("probit")
     ),
+    "VGP of classes": lambda: classes(models.VGP, Bernoulli()),
+    "VGP of several classes": lambda: classes(models.VGP, Softmax(3)),
     "SampledGP of classes": lambda: classes(models.SampledGP, Bernoulli()),
     "SampledGP of several classes": lambda: classes(models.SampledGP, Softmax(3)),
     "SKI": lambda: gaussian(models.SKI, num_inputs=INPUTS, grid_size=12),
@@ -247,6 +249,7 @@ OBJECTIVES = {
     "EigenfunctionEvidence": ("GRIEF", objectives.EigenfunctionEvidence),
     "LaplaceEvidence": ("LaplaceGP of several classes", objectives.LaplaceEvidence),
     "EPEvidence": ("ExpectationPropagationGP of classes", objectives.EPEvidence),
+    "VGPELBO": ("VGP of classes", objectives.VGPELBO),
     "LatentLikelihood": ("SampledGP of classes", objectives.LatentLikelihood),
     "SKIEvidence": ("SKI", objectives.SKIEvidence),
     "SWSGPObjective": ("SWSGP", lambda: objectives.SWSGPObjective(NUM)),

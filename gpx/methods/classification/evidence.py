@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from gpx.inference.kernel_gradient import KernelGradient
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian, NoisyOutputs
 from gpx.linalg import SolveReport, with_gradient
-from gpx.methods.base.objective import Evidence, Facts, Objective
+from gpx.methods.base.objective import Evidence, Facts, Kind, Objective
 from gpx.methods.classification.model import DenseModel, kernel_matrix
 from gpx.tensor_checks import check_share
 
@@ -90,7 +90,7 @@ class DenseEvidence(Objective[DenseModel]):
     """
 
     batching = "full"
-    kind = "estimate"
+    kind: ClassVar[Kind] = "estimate"
     models = (DenseModel,)
     data_sized = ("start", "latest")
     start: Tensor

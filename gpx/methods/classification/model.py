@@ -1,4 +1,4 @@
-"""Full Gaussian processes with non-Gaussian likelihoods: Laplace's approximation and EP."""
+"""Full Gaussian processes with non-Gaussian likelihoods: Laplace, EP, variational Gaussians."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from gpx.methods.classification.mode import find_mode
 from gpx.methods.classification.prior_matrix import prior_matrix
 from gpx.methods.classification.propagation import propagate
 from gpx.methods.classification.site_posterior import SitePosterior
+from gpx.methods.classification.variational import fit_gaussian
 from gpx.tensor_checks import check_at_least
 
 ARRAYS_PER_EVALUATION = 4
@@ -26,7 +27,7 @@ ARRAYS_PER_EVALUATION = 4
 
 @runtime_checkable
 class DenseModel(Protocol):
-    """What ``LaplaceEvidence`` and ``EPEvidence`` require of a model."""
+    """What ``LaplaceEvidence``, ``EPEvidence`` and ``VGPELBO`` require of a model."""
 
     kernel: Kernel
     mean: Mean
@@ -157,6 +158,60 @@ class ExpectationPropagationGP(DenseGP):
         mean = self.mean(x).double()
         found = propagate(kernel, mean, self.likelihood, y.double(), max_sweeps=self.max_sweeps)
         return found.weights, found.sites[0]
+
+
+class VGP(DenseGP):
+    """The Gaussian closest to the posterior, in KL(q || p), over the latents at all rows.
+
+    What ``SVGP`` approximates with inducing points: its evidence is a lower bound, and no choice of
+    inducing points gives a higher one. For several classes q is a product over the classes.
+
+    Args:
+        kernel, mean, likelihood: the likelihood must be log-concave: Bernoulli with either link,
+            Ordinal, Softmax (any number of classes), Poisson, NegativeBinomial, Gamma, Laplace.
+        max_iterations: most natural gradient steps.
+
+    Cost: five to fifty times n^3 multiply-adds (p n^3 for p classes).
+    Source: Opper and Archambeau 2009; Khan and Lin 2017.
+    """
+
+    starts_by_laplace = True
+
+    def __init__(
+        self, *, kernel: Kernel, mean: Mean, likelihood: Likelihood, max_iterations: int = 200
+    ) -> None:
+        super().__init__(kernel=kernel, mean=mean, likelihood=likelihood)
+        check_at_least(1, max_iterations=max_iterations)
+        self.max_iterations = max_iterations
+
+    def gaussian_sites(self, kernel: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """As in ``DenseGP``."""
+        require_log_concave(self.likelihood)
+        found = fit_gaussian(
+            kernel,
+            self.mean(x).double(),
+            self.likelihood,
+            y.double(),
+            max_iterations=self.max_iterations,
+        )
+        weights, information = found.moments.weights, found.sites[0]
+        if weights.ndim == 1:
+            return weights, information
+        return weights.mT.contiguous(), information.mT.contiguous()
+
+    def new_posterior(self) -> SitePosterior:
+        """As in ``Model``."""
+        return SitePosterior(self.kernel, self.mean, self.likelihood.num_latents, separate=True)
+
+
+def require_log_concave(likelihood: Likelihood) -> None:
+    """Raise ConfigError unless the likelihood is log-concave."""
+    if not likelihood.log_concave:
+        raise ConfigError(
+            f"model=VGP() needs a log-concave likelihood, which {class_name(likelihood)} is not: "
+            "the precision of its closest Gaussian can be negative; model=SVGP() takes any "
+            "likelihood"
+        )
 
 
 def require_tilted(likelihood: Likelihood) -> None:

@@ -12,7 +12,7 @@ from gpx.errors import DidNotConverge
 from gpx.likelihoods.base import Likelihood, Tilted
 from gpx.linalg import SolveReport
 from gpx.linalg.cholesky import checks_deferred
-from gpx.methods.classification.site_matrix import ScalarSites
+from gpx.methods.classification.site_matrix import ScalarSites, moments_with_sites, not_zero
 
 MIN_DAMPING = 1.0 / 32.0
 """Smallest factor on the changes of a sweep."""
@@ -154,7 +154,7 @@ def propagate_many(
     problems = list(range(len(mean)))
     damping, before = [1.0] * len(mean), [math.inf] * len(mean)
     sites = mean.new_zeros(2, *mean.shape)
-    prior = _not_zero(kernel.diagonal(dim1=-2, dim2=-1))
+    prior = not_zero(kernel.diagonal(dim1=-2, dim2=-1))
     weights, cavities = sites[1], Cavities(sites[1], prior, sites[1], prior)
     for sweep in range(max_sweeps):
         if sweep > 0:
@@ -207,30 +207,12 @@ def _matched(cavities: Cavities, tilted: Tilted) -> Tensor:
 
 def _cavities(kernel: Tensor, matrix: ScalarSites, sites: Tensor) -> tuple[Tensor, Cavities]:
     """a (..., n), and the cavities."""
-    prior = kernel.diagonal(dim1=-2, dim2=-1)
-    variance = _not_zero(prior - matrix.variance_reduction(kernel))
-    prior = _not_zero(prior)
-    # v - R K v of precise sites, as those of large counts, would be a small difference of large
-    # numbers: all but a share 1 / (1 + w k) of v goes as R W^-1 v
-    others = sites[1] / (1.0 + sites[0] * prior)
-    weights = others - matrix.solve(
-        torch.addcmul(_times(kernel, others), prior, others, value=-1.0)
-    )
-    mean = _times(kernel, weights)
+    prior = not_zero(kernel.diagonal(dim1=-2, dim2=-1))
+    weights, mean, variance = moments_with_sites(kernel, matrix, sites)
     precision = torch.maximum(1.0 / variance - sites[0], 1.0 / prior)
     cavity_variance = 1.0 / precision
     cavity_mean = cavity_variance * (mean / variance - sites[1])
     return weights, Cavities(mean, variance, cavity_mean, cavity_variance)
-
-
-def _not_zero(variance: Tensor) -> Tensor:
-    """Kernels such as Linear are zero at the origin, and precisions must stay finite."""
-    return variance.clamp_min(torch.finfo(variance.dtype).tiny ** 0.5)
-
-
-def _times(kernel: Tensor, vector: Tensor) -> Tensor:
-    """K v, (..., n). As rows: a problem then has the same bits whatever is beside it in a batch."""
-    return (vector.unsqueeze(-2) @ kernel).squeeze(-2)
 
 
 def _mismatch(cavities: Cavities, tilted: Tilted) -> Tensor:

@@ -1,4 +1,4 @@
-"""Posterior process of Laplace's approximation and of expectation propagation."""
+"""Posterior process of Laplace's approximation, of EP and of the variational approximation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SOBOL_POINTS = 1024
 
 
 class SitePosterior(PartlyInDouble, Posterior):
-    """Posterior process N(m + k a, k** - k R k^T) of Laplace's approximation and of EP.
+    """Posterior process N(m + k a, k** - k R k^T) of Laplace's approximation, of EP and of ``VGP``.
 
     R = (K + W^-1)^-1, with the precisions W of the Gaussians that replace the likelihood terms.
     The state is O(n); the factor for the variances is recomputed at the first prediction after
@@ -34,10 +34,12 @@ class SitePosterior(PartlyInDouble, Posterior):
     Args:
         kernel, mean: copied.
         num_latents: p.
+        separate: whether the sites of p > 1 latents leave them independent.
 
     Attributes:
         inputs (n, d), weights (n,) or (n, p), information (n,) or (n, p): X, a, and W in the form
-            of ``gpx.likelihoods.Curvature``. The last two stay in float64, which large counts need.
+            of ``gpx.likelihoods.Curvature``, or if ``separate`` its diagonal. The last two stay in
+            float64, which large counts need.
     """
 
     data_sized = ("inputs", "weights", "information")
@@ -47,10 +49,15 @@ class SitePosterior(PartlyInDouble, Posterior):
     weights: Tensor
     information: Tensor
 
-    def __init__(self, kernel: Kernel, mean: Mean, num_latents: int = 1) -> None:
+    separate = False  # of posteriors that were pickled before there was a choice
+
+    def __init__(
+        self, kernel: Kernel, mean: Mean, num_latents: int = 1, *, separate: bool = False
+    ) -> None:
         super().__init__()
         self.kernel, self.mean = untrained(kernel), untrained(mean)
         self.num_latents = num_latents
+        self.separate = separate
         self.register_data_sized()
         self._sites: SiteMatrix | None = None
 
@@ -66,7 +73,7 @@ class SitePosterior(PartlyInDouble, Posterior):
         """K and W, factorised at first use."""
         if self._sites is None:
             kernel = prior_matrix(self.kernel, self.inputs)
-            self._sites = site_matrix(kernel, self.information.double())
+            self._sites = site_matrix(kernel, self.information.double(), separate=self.separate)
         return self._sites
 
     def joint(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -103,13 +110,13 @@ class SitePosterior(PartlyInDouble, Posterior):
     def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:
         """As in ``Posterior``; for several classes under the joint distribution of the latents.
 
-        Class probabilities are then averages over ``SOBOL_POINTS`` quasi-random points, the same
-        for every row and call, with errors of about 1e-3.
+        Where the sites couple them, class probabilities are averages over ``SOBOL_POINTS``
+        quasi-random points, the same for every row and call, with errors of about 1e-3.
 
         Raises:
             NotAvailable: several classes, and x requires a gradient.
         """
-        if self.num_latents == 1:
+        if self.num_latents == 1 or self.separate:
             return super().predictive(x, likelihood)
         if torch.is_grad_enabled():  # roots by eigenvectors have no derivative
             raise no_gradient(self, " of classes")

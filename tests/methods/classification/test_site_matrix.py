@@ -4,7 +4,12 @@ import pytest
 import torch
 
 from gpx.errors import NotPositiveDefinite
-from gpx.methods.classification.site_matrix import ClassSites, ScalarSites, site_matrix
+from gpx.methods.classification.site_matrix import (
+    ClassSites,
+    ScalarSites,
+    SeparateSites,
+    site_matrix,
+)
 
 N, P = 9, 3
 
@@ -13,7 +18,7 @@ def draws(*shape):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).double()
 
 
-def case(p):
+def case(p, separate=False):
     """K (n, n), w, W (n p, n p) in the order of a flattened (n, p), and K for all of these."""
     root = draws(N, N)
     kernel = root @ root.mT / N + 0.1 * torch.eye(N).double()
@@ -21,15 +26,23 @@ def case(p):
         w = draws(N).abs()
         return kernel, w, w.diag(), kernel
     w = draws(N, p).softmax(1)
-    blocks = [row.diag() - torch.outer(row, row) for row in w]
+    blocks = [row.diag() - (0.0 if separate else torch.outer(row, row)) for row in w]
     return kernel, w, torch.block_diag(*blocks), torch.kron(kernel, torch.eye(p).double())
 
 
-@pytest.mark.parametrize("p", [1, P])
-def test_against_dense_algebra(p):
-    kernel, w, whole_w, whole = case(p)
-    sites = site_matrix(kernel, w)
-    assert type(sites) is (ScalarSites if p == 1 else ClassSites)
+@pytest.mark.parametrize(
+    ("p", "separate", "kind"),
+    [
+        (1, False, ScalarSites),
+        (1, True, ScalarSites),
+        (P, False, ClassSites),
+        (P, True, SeparateSites),
+    ],
+)
+def test_against_dense_algebra(p, separate, kind):
+    kernel, w, whole_w, whole = case(p, separate)
+    sites = site_matrix(kernel, w, separate=separate)
+    assert type(sites) is kind
     identity = torch.eye(len(whole)).double()
     inner = identity + whole_w @ whole
     precision = torch.linalg.solve(inner, whole_w)  # (I + W K)^-1 W = R
