@@ -1,5 +1,6 @@
 """One thread per process, stated: the suite runs side by side processes (pytest-xdist)."""
 
+import gc
 import os
 import resource
 import sys
@@ -18,6 +19,18 @@ def pytest_configure(config):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     elif getattr(config.option, "numprocesses", None) not in (None, 0):
         raise pytest.UsageError("tests on a GPU run one after the other: add -n 0 to -m gpu")
+
+
+def pytest_sessionstart():
+    """Importing the tests leaves no garbage: looking for it there only takes time."""
+    gc.disable()
+
+
+def pytest_collection_finish():
+    """What is left by then stays to the end: it is not looked through again while tests run."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture

@@ -177,7 +177,7 @@ class _Waves:
             scales.append((variance / found.shape[0]).sqrt().expand(found.shape[0]))
         scale = torch.cat(scales)
         weights = like.new_empty(num, 2 * scale.shape[0]).normal_(generator=generator)
-        return cls(torch.cat(frequencies), scale, weights * torch.cat([scale, scale]))
+        return cls(torch.cat(frequencies), scale, weights.mul_(torch.cat([scale, scale])))
 
     def __call__(self, x: Tensor) -> Tensor:
         """(n, d) -> (num, n), in chunks of rows.

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -71,6 +72,34 @@ def common(tmp_path_factory):
     return [*COMMON, f"data.path={path}"]
 
 
+def two_processes(*arguments):
+    """Started as ``torchrun`` starts them, without its own process: (exit status, errors) of each.
+
+    Signals, and a process that ends the other one, need ``torchrun``, which imports torch as well.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    group = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    group |= {"TORCHELASTIC_RUN_ID": "tests", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    started = [
+        subprocess.Popen(
+            [sys.executable, *map(str, arguments)],
+            env=os.environ | group | {"RANK": number, "LOCAL_RANK": number},
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+        )
+        for number in "01"
+    ]
+    try:
+        errors = [process.communicate(timeout=HANGING)[1] for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    return [process.returncode for process in started], errors
+
+
 def torchrun(*arguments):
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
@@ -91,9 +120,8 @@ def test_two_processes_find_what_one_finds(tmp_path, common):
     }
     script = tmp_path / "shared.py"
     script.write_text(SCRIPT)
-    started = torchrun(script, tmp_path / "shared", json.dumps(options))
-    _, errors = started.communicate(timeout=HANGING)
-    assert started.returncode == 0, errors
+    statuses, errors = two_processes(script, tmp_path / "shared", json.dumps(options))
+    assert statuses == [0, 0], errors
     for name, case in options.items():
         alone = run(composed(case), RunFolder(tmp_path / "alone" / name))
         shared = json.loads((tmp_path / "shared" / name / "metrics.json").read_text())
@@ -137,9 +165,8 @@ def test_a_shared_run_stops_and_goes_on_in_one_folder(tmp_path, common):
     assert [p.name for p in folder.parent.iterdir()] == ["run"]  # no second process made one
     config = (folder / "config.yaml").read_text()
     (folder / "config.yaml").write_text(config.replace("max_steps: 100000", "max_steps: 3"))
-    resumed = torchrun(ROOT / "train.py", f"resume={folder}")
-    _, errors = resumed.communicate(timeout=HANGING)
-    assert resumed.returncode == 0, errors
+    statuses, errors = two_processes(ROOT / "train.py", f"resume={folder}")
+    assert statuses == [0, 0], errors
     assert json.loads((folder / "metrics.json").read_text())["train.steps"] >= 3
 
 
