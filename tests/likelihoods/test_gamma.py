@@ -161,7 +161,7 @@ def test_nearest_neighbours_find_the_function_in_any_unit(approx, unit):
 
 def test_few_rows_have_laplaces_approximation_by_default():
     x, y, _ = times(60, 4.0)
-    fitted = fit(x, y, "trainer.max_steps=5")
+    fitted = fit(x, y, "kernel=rbf", "trainer.max_steps=5")
     assert fitted.metrics["model.choice"].startswith("approx=laplace")
 
 

@@ -51,6 +51,7 @@ def test_the_folder_is_that_of_the_method_named(arrays, tmp_path):
 
 def test_a_stopped_run_goes_on_with_the_method(arrays, tmp_path):
     options = (*QUICK, "trainer.max_steps=12", "optimizer=adam")  # which is honoured
+    options += ("kernel=auto", "kernel.candidates=[rbf]")
     whole = gpx.fit(*arrays, *options, folder=tmp_path / "whole").metrics
     with stopped_at(3):
         gpx.fit(*arrays, *options, folder=tmp_path / "stopped")
@@ -99,16 +100,14 @@ def test_several_targets_classes_and_counts(tmp_path):
 def test_several_targets_are_taken_for_such_where_no_likelihood_is_named(tmp_path):
     x = np.random.default_rng(1).uniform(-2.0, 2.0, (50, 1))
     y = np.concatenate([np.sin(x), np.cos(x)], 1)
-    fitted = gpx.fit(
-        *(x, y, *QUICK, "kernel=auto", "kernel.candidates=[rbf]", "trainer.max_steps=3"),
-        folder=tmp_path / "open",
-    )
+    open_kernel = ("kernel=auto", "kernel.candidates=[rbf]")
+    fitted = gpx.fit(*(x, y, *QUICK, *open_kernel, "trainer.max_steps=3"), folder=tmp_path / "open")
     assert fitted.metrics["model.name"] == "CoregionalGP"
     assert fitted.predict(x[:4]).mean.shape == (4, 2)
     said = r"2 targets \(y1, y2\) and the likelihood \w+ takes 1.*likelihood=gaussian_outputs"
     for named in ("approx=exact", "likelihood=gaussian", "likelihood=student_t"):
         with pytest.raises(ConfigError, match=said):
-            gpx.fit(x, y, *QUICK, "kernel=auto", named, folder=tmp_path / named)
+            gpx.fit(x, y, *QUICK, *open_kernel, named, folder=tmp_path / named)
 
 
 @pytest.mark.parametrize(("names", "likelihood"), [("ab", "Bernoulli"), ("abc", "Softmax")])
@@ -197,14 +196,14 @@ def test_outliers_are_told(size, told, arrays, tmp_path, capsys):
 
 def test_noise_by_row_and_no_test_rows(arrays, tmp_path):
     known = np.full(70, 0.5)
-    options = (*QUICK, "data.test_fraction=0", "trainer.baselines=true")
+    options = (*QUICK, "kernel=rbf", "data.test_fraction=0", "trainer.baselines=true")
     fitted = gpx.fit(*arrays, *options, noise=known, folder=tmp_path / "run")
     assert fitted.metrics["model.choice"].startswith("approx=exact, chosen by approx=auto")
     assert "test.rmse" not in fitted.metrics
 
 
 def test_budget_chooses_and_is_kept(arrays, tmp_path):
-    fitted = gpx.fit(*arrays, *QUICK, "trainer.budget=50", folder=tmp_path / "run")
+    fitted = gpx.fit(*arrays, *QUICK, "kernel=rbf", "trainer.budget=50", folder=tmp_path / "run")
     assert "trainer.budget=50" in fitted.metrics["model.choice"]
     assert RunFolder(tmp_path / "run").read_config().trainer.budget == 50
 
@@ -233,7 +232,7 @@ def test_a_run_of_a_named_method_ends_with_its_budget(named, arrays, tmp_path):
         (["objective=exact_mll"], "objective= belongs to certain methods"),
         (["inducing=auto"], "belongs to certain methods"),
         (["trainer.budget=0"], "trainer.budget=0: expected seconds above 0, or null"),
-        (["optimizer=qsgp_blocks"], "choose another optimizer="),
+        (["kernel=rbf", "optimizer=qsgp_blocks"], "choose another optimizer="),
         (["trainer.max_step=9"], "did you mean trainer.max_steps"),
         (["seed=x"], "seed=x: expected a whole number"),
     ],
