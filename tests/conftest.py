@@ -21,16 +21,20 @@ def pytest_configure(config):
         raise pytest.UsageError("tests on a GPU run one after the other: add -n 0 to -m gpu")
 
 
-def pytest_sessionstart():
-    """Importing the tests leaves no garbage: looking for it there only takes time."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Importing the tests leaves no garbage, and what is left by then stays to the end.
+
+    Looking through it, then and while tests run, only takes time. The process that hands out tests
+    to others (pytest-xdist) imports none.
+    """
     gc.disable()
-
-
-def pytest_collection_finish():
-    """What is left by then stays to the end: it is not looked through again while tests run."""
-    gc.collect()
-    gc.freeze()
-    gc.enable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture
