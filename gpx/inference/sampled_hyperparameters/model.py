@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gpx.errors import ConfigError, NotPositiveDefinite, class_name
 from gpx.inference.sampled_hyperparameters.posterior import HyperparameterMixture
+from gpx.inference.sampled_hyperparameters.stacked import StackedProcesses
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.methods.base.hyper_position import HyperPosition
 from gpx.methods.base.model import Model
@@ -84,6 +85,13 @@ class SampledHyperparameters(Model):
 
         None, the default: the exact one, so that the posterior's predictions of further rows have
         the density of these rows given those before them.
+        """
+        return None
+
+    def condition_all(self, samples: Tensor, x: Tensor, y: Tensor) -> StackedProcesses | None:
+        """The posteriors at samples (S, k) as one batch; None, the default: there is none.
+
+        The model's row noise holds for x (n, d) and y (n,).
         """
         return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch.distributions import Distribution, MultivariateNormal
 from gpx.constraints import natural_parameters
 from gpx.errors import ConfigError, class_name
 from gpx.inference.finite_mixture import gaussian_mixture, mixture_moments
+from gpx.inference.sampled_hyperparameters.stacked import StackedProcesses
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian, NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
@@ -43,6 +44,9 @@ class ConditionsOnce(Protocol):
     def log_density_once(self, x: Tensor, y: Tensor) -> Tensor | None:
         """log p(y | theta) () at them; None: predictions of further rows have that density."""
 
+    def condition_all(self, samples: Tensor, x: Tensor, y: Tensor) -> StackedProcesses | None:
+        """The posteriors at all samples as one batch; None: one after the other."""
+
 
 class Component(NamedTuple):
     """The posterior at one sample, and its noise variance ()."""
@@ -65,17 +69,19 @@ class HyperparameterMixture(Posterior):
             is conditioned on further rows.
 
     Cost: that of the model's ``condition`` for every sample at the first prediction, and at each
-    one if the posteriors take more than ``KEPT_BYTES``; then S predictions.
+    one if the posteriors take more than ``KEPT_BYTES``; then S predictions. Marginals of exact
+    processes whose factors take no more than that are predicted as one batch.
     """
 
     data_sized = ("inputs", "targets", "row_noise", "samples", "weights")
-    derived = ("_kept",)
+    derived = ("_kept", "_stacked")
     inputs: Tensor
     targets: Tensor
     row_noise: Tensor
     samples: Tensor
     weights: Tensor
     _kept: list[Component] | None
+    _stacked: StackedProcesses | Literal[False] | None
 
     def __init__(self, model: ConditionsOnce) -> None:
         super().__init__()
@@ -84,7 +90,7 @@ class HyperparameterMixture(Posterior):
         template.samples, template.row_noise = template.samples[:0], None
         self.template = template
         self.register_data_sized()
-        self._kept = None
+        self._kept = self._stacked = None
 
     @property
     def num_inputs(self) -> int | None:
@@ -105,7 +111,7 @@ class HyperparameterMixture(Posterior):
         known = x.new_zeros(0) if noise is None else torch.stack(list(noise))
         self.keep(x, inputs=x, targets=y, row_noise=known)
         self.keep(samples.double(), samples=samples, weights=shares)
-        self._kept = None
+        self._kept = self._stacked = None
 
     def _noise(self) -> RowNoise | None:
         return RowNoise(*self.row_noise) if len(self.row_noise) else None
@@ -140,8 +146,20 @@ class HyperparameterMixture(Posterior):
         if keeps:
             self._kept = made
 
+    def _batch(self) -> StackedProcesses | None:
+        """All components as one batch; None: not of this model or these data."""
+        if self._stacked is None and len(self.samples):
+            template = copy.deepcopy(self.template)
+            template.row_noise = self._noise()
+            found = template.condition_all(self.samples, self.inputs, self.targets)
+            self._stacked = False if found is None else found
+        return self._stacked or None
+
     def marginals(self, x: Tensor) -> tuple[Marginals, Tensor]:
         """Mean and variance (S, t) of f at x (t, d) by sample, and its noise variance (S, 1)."""
+        batch = self._batch()
+        if batch is not None:
+            return batch.marginals(x), batch.noise.unsqueeze(1)
         found = [(*part.posterior.predict(x), part.noise) for part in self.components()]
         mean, variance, noise = (torch.stack(each) for each in zip(*found, strict=True))
         return Marginals(mean, variance), noise.unsqueeze(1)

@@ -11,8 +11,10 @@ from torch import Tensor
 from gpx.constants import LOG_TWO_PI
 from gpx.inference.exact_solver import require_finite
 from gpx.inference.sampled_hyperparameters import SampledHyperparameters
+from gpx.inference.sampled_hyperparameters.posterior import KEPT_BYTES
+from gpx.inference.sampled_hyperparameters.stacked import StackedProcesses
 from gpx.inference.stacked_density import stacked_density
-from gpx.inference.stacked_kernels import mapped, stacked_covariances
+from gpx.inference.stacked_kernels import Stacks, mapped, stacked_covariances
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
@@ -66,10 +68,7 @@ class FullyBayesianGP(SampledHyperparameters, ExactGP):  # type: ignore[misc]  #
             inputs = x.expand(len(u), *x.shape)
             covariances = stacked_covariances(self.kernel, stacks, inputs)
             mean = mapped(self.mean, stacks, lambda own, rows: own(rows), inputs)
-            noise = mapped(self.likelihood, stacks, lambda own: own.noise_variance).unsqueeze(1)
-            if self.row_noise is not None:
-                known = self.row_noise.like(x)
-                noise = known.known + known.relative * noise
+            noise = self._variances(self._noise_of(stacks), x)
         found = stacked_density(covariances.detach(), y - mean.detach(), noise, gradient=True)
         gradients = found.gradient(u, covariances, mean, noise)
         values = found.fit + found.complexity - 0.5 * len(x) * LOG_TWO_PI
@@ -78,6 +77,28 @@ class FullyBayesianGP(SampledHyperparameters, ExactGP):  # type: ignore[misc]  #
             alone = super().log_likelihoods(objective, place, positions[failed], x, y)
             values[failed], gradients[failed] = alone
         return values, gradients
+
+    def _noise_of(self, stacks: Stacks) -> Tensor:
+        """Noise variances (S,) of stacked hyperparameters."""
+        return mapped(self.likelihood, stacks, lambda own: own.noise_variance)
+
+    def _variances(self, noise: Tensor, x: Tensor) -> Tensor:
+        """Noise variances (S, 1) of all rows x (n, d), or (S, n) where their noise is known."""
+        if self.row_noise is None:
+            return noise.unsqueeze(1)
+        known = self.row_noise.like(x)
+        return known.known + known.relative * noise.unsqueeze(1)
+
+    @torch.no_grad()
+    def condition_all(self, samples: Tensor, x: Tensor, y: Tensor) -> StackedProcesses | None:
+        """As in ``SampledHyperparameters``: in float64, where the factors fit ``KEPT_BYTES``."""
+        if x.dtype != torch.float64 or len(samples) * len(x) ** 2 * 8 > KEPT_BYTES:
+            return None
+        require_finite(y)
+        stacks = self.hyper_position(fixed=True).stacks(samples, self)
+        noise = self._noise_of(stacks)
+        variances = self._variances(noise, x)
+        return StackedProcesses.condition(self.kernel, self.mean, stacks, x, y, noise, variances)
 
     def check(self, x: Tensor) -> None:
         """As in ``Model``; warns where chains would take hours."""
