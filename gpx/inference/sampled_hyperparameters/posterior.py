@@ -149,10 +149,12 @@ class HyperparameterMixture(Posterior):
     def _batch(self) -> StackedProcesses | None:
         """All components as one batch; None: not of this model or these data."""
         if self._stacked is None and len(self.samples):
-            template = copy.deepcopy(self.template)
-            template.row_noise = self._noise()
-            found = template.condition_all(self.samples, self.inputs, self.targets)
-            self._stacked = False if found is None else found
+            self._stacked = False
+            x, y = self.inputs, self.targets
+            if len(self.samples) * len(x) ** 2 * x.element_size() <= KEPT_BYTES:
+                template = copy.deepcopy(self.template)
+                template.row_noise = self._noise()
+                self._stacked = template.condition_all(self.samples, x, y) or False
         return self._stacked or None
 
     def marginals(self, x: Tensor) -> tuple[Marginals, Tensor]:

@@ -70,7 +70,7 @@ class StackedProcesses(NamedTuple):
         Cost: S n^2 multiply-adds a row, in blocks of rows.
         """
         count, n = self.weights.shape
-        parts = [self._marginals(x[rows]) for rows in row_chunks(len(x), 3 * 8 * count * n)]
+        parts = [self._marginals(x[rows]) for rows in row_chunks(x.shape[0], 3 * 8 * count * n)]
         if not parts:
             return Marginals(x.new_zeros(count, 0), x.new_zeros(count, 0))
         means, variances = zip(*parts, strict=True)

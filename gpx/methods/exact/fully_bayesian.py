@@ -11,7 +11,6 @@ from torch import Tensor
 from gpx.constants import LOG_TWO_PI
 from gpx.inference.exact_solver import require_finite
 from gpx.inference.sampled_hyperparameters import SampledHyperparameters
-from gpx.inference.sampled_hyperparameters.posterior import KEPT_BYTES
 from gpx.inference.sampled_hyperparameters.stacked import StackedProcesses
 from gpx.inference.stacked_density import stacked_density
 from gpx.inference.stacked_kernels import Stacks, mapped, stacked_covariances
@@ -91,8 +90,8 @@ class FullyBayesianGP(SampledHyperparameters, ExactGP):  # type: ignore[misc]  #
 
     @torch.no_grad()
     def condition_all(self, samples: Tensor, x: Tensor, y: Tensor) -> StackedProcesses | None:
-        """As in ``SampledHyperparameters``: in float64, where the factors fit ``KEPT_BYTES``."""
-        if x.dtype != torch.float64 or len(samples) * len(x) ** 2 * 8 > KEPT_BYTES:
+        """As in ``SampledHyperparameters``, in float64."""
+        if x.dtype != torch.float64:
             return None
         require_finite(y)
         stacks = self.hyper_position(fixed=True).stacks(samples, self)

@@ -21,7 +21,7 @@ from gpx.methods.grid.factors import split_kernel
 from gpx.options.build import build, check_parts, target_of
 from gpx.options.config import TrainerConfig
 from gpx.runs.choosing import kernel_choice
-from gpx.runs.choosing.method_choice import Choice, Facts, choose
+from gpx.runs.choosing.method_choice import CHAIN_STEPS, Choice, Facts, choose
 from gpx.runs.data import (
     describe_rows,
     hold_out,
@@ -186,6 +186,10 @@ def facts_of(
         suits_laplace=issubclass(kind, Likelihood) and kind.suits_laplace(),
         local_kernel=kernel is not None and kernel.local,
         row_noise=data.train_noise is not None,
+        samples=config.get("optimizer") is None
+        and not config.get("fixed")
+        and not options.certify
+        and options.max_steps >= CHAIN_STEPS,
         factors=kernel is not None and source.form == "grid" and _factors(kernel, config, data),
         device=device.type,
         memory=budget_in_bytes(options.memory_budget, memory_for_all(device), total_memory(device)),

@@ -16,9 +16,13 @@ from gpx.data.source import Form
 EXACT_ROWS = {"cpu": 2_000, "cuda": 10_000}
 """Most rows for exact inference: with more, neighbours are faster. Not measured on CUDA, where it
 is the limit of ``approx.solver=auto`` for factorisation."""
+AVERAGED_ROWS = 200
+"""Most rows for averaging over hyperparameters: some ten seconds to a minute. Of 60 rows or fewer
+intervals at the most probable hyperparameters are much too short (``experiments/auto``)."""
 FEW_ROWS = 300
-"""Rows up to which averaging over hyperparameters predicts better (``experiments/priors``). It
-takes about a minute, so that it is named and not chosen."""
+"""Rows up to which it predicts better (``experiments/priors``), so that it is named."""
+CHAIN_STEPS = 400
+"""Steps that the chains of ``approx=fully_bayesian`` take."""
 JOINT_ROWS = {"cpu": 4_000, "cuda": 10_000}
 """Most equivalent rows (``Facts.joint_rows``) for exact inference of several targets. The limit is
 higher as the alternative, inducing points, is slower than neighbours."""
@@ -47,6 +51,8 @@ class Facts:
         suits_laplace: whether the likelihood is one for Laplace's approximation.
         local_kernel: whether correlations fall to zero with distance (``Kernel.local``).
         row_noise: whether rows have their own noise or weight (``data.noise=``, ``data.weights=``).
+        samples: whether hyperparameters may be sampled: no optimiser is named and none of them is
+            fixed, and steps suffice for chains.
         factors: for a grid, whether the kernel is a product of kernels over its axes.
         device: "cpu" or "cuda".
         memory: bytes that kernel matrices may take.
@@ -64,6 +70,7 @@ class Facts:
     suits_laplace: bool = True
     local_kernel: bool = True
     row_noise: bool = False
+    samples: bool = True
     factors: bool = False
     device: str = "cpu"
     memory: int = 4 * 2**30
@@ -138,6 +145,19 @@ METHODS: Sequence[Method] = (
         seconds=lambda f: 5.0 + 5e-5 * f.num_train,
         memory=lambda f: 400.0 * f.num_train,
         why=lambda f: "the data are a grid and the kernel factors over its axes: exact inference",
+    ),
+    Method(
+        "fully_bayesian",
+        takes=lambda f: (
+            f.form == "table" and f.gaussian and f.samples and f.num_train <= AVERAGED_ROWS
+        ),
+        seconds=lambda f: 10.0 + 0.15 * f.num_train,
+        memory=lambda f: 32.0 * f.num_train**2,
+        why=lambda f: (
+            f"{f.num_train:,} rows leave hyperparameters open, so that predictions are averaged "
+            "over them; approx=exact takes the most probable ones, in a fraction of the time"
+        ),
+        row_noise=True,
     ),
     Method(
         "exact",

@@ -118,6 +118,15 @@ def test_the_reason_names_what_decided():
     assert "above trainer.budget=0.1" in choose(CASES["no time"][0]).reason
 
 
+def test_few_rows_are_averaged_over_hyperparameters():
+    few = replace(TABLE, num_train=200)
+    assert choose(few).name == "fully_bayesian"
+    assert "200 rows leave hyperparameters open" in choose(few).reason
+    assert choose(replace(few, row_noise=True, budget=60.0)).name == "fully_bayesian"
+    changes = {"num_train": 201}, {"samples": False}, {"budget": 30.0}, {"form": "images"}
+    assert [choose(replace(few, **change)).name for change in changes] == ["exact"] * 4
+
+
 def test_few_rows_are_told_of_averages_over_hyperparameters():
     few, more = replace(TABLE, num_train=300), replace(TABLE, num_train=301)
     assert "approx=fully_bayesian averages over its hyperparameters" in choose(few).reason

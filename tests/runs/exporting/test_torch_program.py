@@ -23,6 +23,11 @@ SMALL = [
 ]
 KINDS = {
     "exact": ["approx=exact"],
+    "fully_bayesian": [
+        *("approx=fully_bayesian", "kernel=rbf*periodic + linear"),
+        *("optimizer.chains=2", "optimizer.burn_in=10", "optimizer.iterations=30"),
+        "optimizer.thin=3",
+    ],
     "sgpr": ["approx=sgpr", "approx.num_inducing=9", "kernel=matern32"],
     "sor": ["approx=sor", "approx.num_inducing=9"],
     "svgp": ["approx=svgp", "approx.num_inducing=9", "likelihood=student_t"],
@@ -80,6 +85,8 @@ def exported(folder):
 
 @pytest.mark.filterwarnings("ignore:.*outside the interpolation grid")
 @pytest.mark.filterwarnings("ignore:error bars are unreliable")
+@pytest.mark.filterwarnings("ignore:max_steps=2 ends before the first sample")
+@pytest.mark.filterwarnings("ignore:1 sample of each of the 2 chains")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_program_predicts_as_the_model_for_any_number_of_rows(kind, exported, folder):
     fitted = exported(kind)
