@@ -65,7 +65,10 @@ def stacked_covariances(
         def entries(own: Kernel, rows: Tensor, *columns: Tensor) -> Any:
             return own.evaluate(rows, *columns)
 
-    return mapped(kernel, stacks, entries, *((left,) if right is None else (left, right)))
+    # an exported torch.cat under vmap is for one number of rows
+    one_by_one = torch.compiler.is_exporting()
+    inputs = (left,) if right is None else (left, right)
+    return mapped(kernel, stacks, entries, *inputs, one_by_one=one_by_one)
 
 
 def stacked_diagonals(kernel: Kernel, stacks: Stacks, x: Tensor) -> Tensor:
@@ -74,7 +77,11 @@ def stacked_diagonals(kernel: Kernel, stacks: Stacks, x: Tensor) -> Tensor:
 
 
 def mapped(
-    module: nn.Module, stacks: Stacks, function: Callable[..., Tensor], *args: Tensor
+    module: nn.Module,
+    stacks: Stacks,
+    function: Callable[..., Tensor],
+    *args: Tensor,
+    one_by_one: bool = False,
 ) -> Tensor:
     """``function(module, *args)`` of b modules of one form, stacked; differentiable in the stacks.
 
@@ -82,6 +89,7 @@ def mapped(
         module: the template.
         stacks: the values of all its parameters.
         args (b, ...): of each.
+        one_by_one: without ``torch.vmap``.
     """
     names = {id(parameter): name for name, parameter in module.named_parameters()}
     values = {name: stacks[own] for own, name in names.items()}
@@ -90,9 +98,10 @@ def mapped(
         return call_with(module, own, function, *rows)
 
     try:
-        with warnings.catch_warnings():  # of operations that vmap takes one after the other
-            warnings.filterwarnings("ignore", message="There is a performance drop")
-            return torch.vmap(one)(values, *args)
+        if not one_by_one:
+            with warnings.catch_warnings():  # of operations that vmap takes one after the other
+                warnings.filterwarnings("ignore", message="There is a performance drop")
+                return torch.vmap(one)(values, *args)
     except (RuntimeError, ValueError) as refused:  # what vmap cannot take
         if isinstance(refused, torch.OutOfMemoryError):
             raise

@@ -207,8 +207,7 @@ def _matched(cavities: Cavities, tilted: Tilted) -> Tensor:
 
 def _cavities(kernel: Tensor, matrix: ScalarSites, sites: Tensor) -> tuple[Tensor, Cavities]:
     """a (..., n), and the cavities."""
-    prior = not_zero(kernel.diagonal(dim1=-2, dim2=-1))
-    weights, mean, variance = moments_with_sites(kernel, matrix, sites)
+    weights, mean, variance, prior = moments_with_sites(kernel, matrix, sites)
     precision = torch.maximum(1.0 / variance - sites[0], 1.0 / prior)
     cavity_variance = 1.0 / precision
     cavity_mean = cavity_variance * (mean / variance - sites[1])

@@ -228,11 +228,13 @@ class Moments(NamedTuple):
     Attributes:
         weights (..., n): a = K^-1 times the mean.
         mean, variance (..., n).
+        prior (..., n): the variance without sites.
     """
 
     weights: Tensor
     mean: Tensor
     variance: Tensor
+    prior: Tensor
 
 
 def moments_with_sites(kernel: Tensor, matrix: ScalarSites, sites: Tensor) -> Moments:
@@ -254,7 +256,7 @@ def moments_with_sites(kernel: Tensor, matrix: ScalarSites, sites: Tensor) -> Mo
     weights = others - matrix.solve(
         torch.addcmul(_times(kernel, others), prior, others, value=-1.0)
     )
-    return Moments(weights, _times(kernel, weights), variance)
+    return Moments(weights, _times(kernel, weights), variance, prior)
 
 
 def not_zero(variance: Tensor) -> Tensor:
