@@ -5,6 +5,7 @@ import torch
 
 from gpx.inference.sampled_hyperparameters import posterior as module
 from gpx.inference.sampled_hyperparameters import stacked
+from gpx.inference.sampled_hyperparameters.stacked import StackedProcesses
 from gpx.kernels import RBF, ArcCosine, Linear, Matern52, Periodic
 from gpx.likelihoods import Gaussian
 from gpx.means import Constant, Zero
@@ -60,9 +61,15 @@ def test_a_batch_predicts_as_one_after_the_other(parts, known):
 def test_blocks_of_rows_do_not_change_predictions(monkeypatch):
     posterior, x = mixture(PARTS["composed"]), draws(9, 2)
     whole = posterior.predict(x)
-    monkeypatch.setattr(stacked, "row_chunks", lambda n, size: [slice(i, i + 1) for i in range(n)])
+    sizes = []
+    one = StackedProcesses._marginals
+    monkeypatch.setattr(stacked, "BLOCK_BYTES", 3 * 8 * 6 * 20)  # of one row
+    monkeypatch.setattr(
+        StackedProcesses, "_marginals", lambda self, x: sizes.append(len(x)) or one(self, x)
+    )
     for mine, theirs in zip(posterior.predict(x), whole, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
+    assert sizes == [1] * 9
 
 
 def test_a_batch_that_cannot_be_made_is_predicted_one_after_the_other(monkeypatch):
