@@ -126,11 +126,12 @@ def fit_gaussian(
         else:
             share *= 0.5
     residual = math.inf if taken is None else taken.residual
+    other = "LaplaceGP" if type(likelihood).suits_laplace() else "SVGP"
     raise DidNotConverge(
         f"the closest Gaussian to {len(y)} latent values of the {class_name(likelihood)} "
         f"likelihood has a natural gradient of {residual:.1e} posterior standard deviations after "
         f"{step} steps, expected {tolerance:.1e}; raise max_iterations, make the kernel's "
-        "outputscale smaller, or take model=LaplaceGP()"
+        f"outputscale smaller, or take model={other}()"
     )
 
 

@@ -224,6 +224,13 @@ def test_steps_that_run_out_are_an_error():
         model.condition(x, y)
 
 
+@pytest.mark.parametrize(("name", "other"), [("logit", "LaplaceGP"), ("laplace", "SVGP")])
+def test_the_error_names_a_model_that_takes_the_likelihood(name, other):
+    model, x, y = problem(name)
+    with pytest.raises(DidNotConverge, match=rf"or take model={other}\(\)"):
+        VGPELBO(tolerance=1e-12, max_iterations=1).evidence(model, x, y)
+
+
 def test_unsupported_models_are_refused():
     def check(likelihood):
         VGPELBO().check(VGP(**parts(likelihood)))
