@@ -29,6 +29,7 @@ from gpx.runs.data import (
     load_run_data,
     with_facts,
 )
+from gpx.training import HamiltonianChains
 
 Compose = Callable[[Sequence[str], Sequence[str]], DictConfig]
 """Composes the config of a run, with options before and after those that the user gave."""
@@ -186,15 +187,20 @@ def facts_of(
         suits_laplace=issubclass(kind, Likelihood) and kind.suits_laplace(),
         local_kernel=kernel is not None and kernel.local,
         row_noise=data.train_noise is not None,
-        samples=config.get("optimizer") is None
-        and not config.get("fixed")
-        and not options.certify
-        and options.max_steps >= CHAIN_STEPS,
+        samples=_may_sample(config, options),
         factors=kernel is not None and source.form == "grid" and _factors(kernel, config, data),
         device=device.type,
         memory=budget_in_bytes(options.memory_budget, memory_for_all(device), total_memory(device)),
         budget=options.budget,
     )
+
+
+def _may_sample(config: DictConfig, options: TrainerConfig) -> bool:
+    """``Facts.samples``."""
+    optimizer = config.get("optimizer")
+    chains = optimizer is None or target_of(optimizer, "optimizer") is HamiltonianChains
+    enough = options.max_steps >= CHAIN_STEPS
+    return chains and enough and not config.get("fixed") and not options.certify
 
 
 def _kernel(config: DictConfig, data: Dataset) -> Kernel | None:

@@ -51,8 +51,8 @@ class Facts:
         suits_laplace: whether the likelihood is one for Laplace's approximation.
         local_kernel: whether correlations fall to zero with distance (``Kernel.local``).
         row_noise: whether rows have their own noise or weight (``data.noise=``, ``data.weights=``).
-        samples: whether hyperparameters may be sampled: no optimiser is named and none of them is
-            fixed, and steps suffice for chains.
+        samples: whether hyperparameters may be sampled: no optimiser is named, or Markov chains
+            are, none of them is fixed, and steps suffice for chains.
         factors: for a grid, whether the kernel is a product of kernels over its axes.
         device: "cpu" or "cuda".
         memory: bytes that kernel matrices may take.

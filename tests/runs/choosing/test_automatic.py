@@ -61,6 +61,16 @@ def test_a_stopped_run_goes_on_with_the_method(arrays, tmp_path):
         assert resumed[name] == whole[name], name
 
 
+@pytest.mark.filterwarnings("ignore:the 2 chains have not converged")
+def test_longer_chains_can_be_asked_for(arrays, tmp_path):
+    """As the warning of chains that have not converged says."""
+    options = ["kernel=rbf", "optimizer=hamiltonian", "optimizer.chains=2", "optimizer.burn_in=3"]
+    options += ["optimizer.iterations=4", "optimizer.thin=1"]
+    fitted = gpx.fit(*(part[:15] for part in arrays), *options, folder=tmp_path / "run")
+    assert fitted.metrics["model.choice"].startswith("approx=fully_bayesian, chosen by approx=auto")
+    assert len(fitted.hyperparameters["kernel.outputscale"]) == 8
+
+
 @pytest.mark.filterwarnings("ignore:float32 has too few digits")  # of a noise that falls
 def test_the_kernel_and_other_options_are_honoured(arrays, tmp_path):
     options = ("kernel=matern32", "trainer.dtype=float32", "mean=zero", "seed=3")
