@@ -14,7 +14,6 @@ from gpx.kernels.base import Kernel
 from gpx.means.base import Mean
 from gpx.methods.base.posterior import Marginals
 
-
 BLOCK_BYTES = 2**26
 """Bytes of a block of predictions on a CPU, where larger ones take up to 1.7 times as long."""
 
