@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 from gpx.data import Dataset, DataSource
 from gpx.data.labels import TextTargets
 from gpx.errors import ConfigError, GPXError
-from gpx.kernels import Kernel
+from gpx.kernels import Categorical, Constant, Kernel, Linear, Product, Scale, Stationary, Sum
 from gpx.kernels.over_axes import checked_groups
 from gpx.likelihoods import Gaussian, GaussianOutputs, Likelihood
 from gpx.likelihoods.base import is_classification
@@ -187,7 +187,7 @@ def facts_of(
         suits_laplace=issubclass(kind, Likelihood) and kind.suits_laplace(),
         local_kernel=kernel is not None and kernel.local,
         row_noise=data.train_noise is not None,
-        samples=_may_sample(config, options),
+        samples=_may_sample(config, options) and kernel is not None and _is_sampled_soon(kernel),
         factors=kernel is not None and source.form == "grid" and _factors(kernel, config, data),
         device=device.type,
         memory=budget_in_bytes(options.memory_budget, memory_for_all(device), total_memory(device)),
@@ -199,8 +199,21 @@ def _may_sample(config: DictConfig, options: TrainerConfig) -> bool:
     """``Facts.samples``."""
     optimizer = config.get("optimizer")
     chains = optimizer is None or target_of(optimizer, "optimizer") is HamiltonianChains
-    enough = options.max_steps >= CHAIN_STEPS
+    enough = options.max_steps >= CHAIN_STEPS and options.dtype == "float64"
     return chains and enough and not config.get("fixed") and not options.certify
+
+
+def _is_sampled_soon(kernel: Kernel) -> bool:
+    """Whether chains over the kernel's hyperparameters usually converge, in ten seconds or so.
+
+    Posteriors of periods, frequencies and places of change have many maxima.
+    """
+    if isinstance(kernel, (Sum, Product)):
+        return all(map(_is_sampled_soon, kernel.parts))
+    if isinstance(kernel, Scale):
+        return _is_sampled_soon(kernel.kernel)
+    smooth = isinstance(kernel, Stationary) and kernel.local
+    return smooth or isinstance(kernel, (Linear, Constant, Categorical))
 
 
 def _kernel(config: DictConfig, data: Dataset) -> Kernel | None:

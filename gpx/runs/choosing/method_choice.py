@@ -52,7 +52,8 @@ class Facts:
         local_kernel: whether correlations fall to zero with distance (``Kernel.local``).
         row_noise: whether rows have their own noise or weight (``data.noise=``, ``data.weights=``).
         samples: whether hyperparameters may be sampled: no optimiser is named, or Markov chains
-            are, none of them is fixed, and steps suffice for chains.
+            are, none of them is fixed, steps suffice for chains, in float64, and the kernel's
+            hyperparameters have a posterior that chains explore in that time.
         factors: for a grid, whether the kernel is a product of kernels over its axes.
         device: "cpu" or "cuda".
         memory: bytes that kernel matrices may take.

@@ -8,11 +8,13 @@ from omegaconf import OmegaConf
 from stopped_runs import stopped_at
 
 import gpx
+from gpx import kernels
 from gpx.commands.train import USAGE_ERROR
 from gpx.errors import ConfigError, DataError
 from gpx.kernels import RBF, Linear, Matern32, Periodic
 from gpx.options.composition import composed
 from gpx.runs import RunFolder, resume
+from gpx.runs.choosing.automatic import _is_sampled_soon
 from gpx.runs.data import chosen_by_data
 
 QUICK = ("init=constants", "trainer.max_steps=6", "trainer.figures=false")
@@ -59,6 +61,17 @@ def test_a_stopped_run_goes_on_with_the_method(arrays, tmp_path):
     resumed = resume(tmp_path / "stopped")
     for name in ("model.choice", "test.rmse", "train.evidence", "train.steps"):
         assert resumed[name] == whole[name], name
+
+
+def test_kernels_whose_posterior_has_many_maxima_are_not_sampled():
+    soon = [
+        RBF() + Linear(),
+        kernels.Matern12() * kernels.RationalQuadratic() + kernels.Constant(),
+        2.0 * Matern32() + kernels.Categorical([[0, 1]]),
+    ]
+    late = [RBF() * Periodic() + Linear(), kernels.ArcCosine(), kernels.Cosine()]
+    late += [kernels.SpectralMixture(2), kernels.ChangePoints([RBF(), RBF()])]
+    assert [_is_sampled_soon(kernel) for kernel in soon + late] == [True] * 3 + [False] * 5
 
 
 @pytest.mark.filterwarnings("ignore:the 2 chains have not converged")
