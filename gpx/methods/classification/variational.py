@@ -71,7 +71,7 @@ def fit_gaussian(
     y: Tensor,
     start: Tensor | None = None,
     *,
-    tolerance: float = 1e-5,
+    tolerance: float = 1e-4,
     max_iterations: int = 200,
 ) -> Fitted:
     """Maximise the evidence lower bound over the sites, for a log-concave likelihood.

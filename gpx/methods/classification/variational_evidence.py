@@ -38,7 +38,7 @@ class VGPELBO(DenseEvidence):
     kind = "lower_bound"
     made_for = "VGP"
 
-    def __init__(self, tolerance: float = 1e-5, max_iterations: int = 200) -> None:
+    def __init__(self, tolerance: float = 1e-4, max_iterations: int = 200) -> None:
         super().__init__(tolerance)
         check_at_least(1, max_iterations=max_iterations)
         self.max_iterations = max_iterations

@@ -164,7 +164,7 @@ def test_it_converges_for_narrow_and_wide_priors(name, scale):
     model, x, y = problem(name, n=60, scale=scale)
     evidence = VGPELBO(max_iterations=300).evidence(model, x, y)
     assert evidence.report.converged
-    assert evidence.facts["natural_gradient"] <= 1e-5
+    assert evidence.facts["natural_gradient"] <= 1e-4
     assert evidence.kind == "lower_bound"
 
 
