@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from gpx.options.composition import composed
 from gpx.options.config import CONFIGS
-from gpx.runs.choosing.method_choice import METHODS, Facts, Method, choose
+from gpx.runs.choosing.method_choice import CHAIN_STEPS, METHODS, Facts, Method, choose
 
 TABLE = Facts(num_train=900, num_inputs=8)
 SEVERAL = replace(TABLE, num_outputs=2, gaussian=False, gaussian_outputs=True)
@@ -125,6 +126,11 @@ def test_few_rows_are_averaged_over_hyperparameters():
     assert choose(replace(few, row_noise=True, budget=60.0)).name == "fully_bayesian"
     changes = {"num_train": 201}, {"samples": False}, {"budget": 30.0}, {"form": "images"}
     assert [choose(replace(few, **change)).name for change in changes] == ["exact"] * 4
+
+
+def test_the_steps_of_chains_are_those_of_the_config():
+    chains = composed(["approx=fully_bayesian"]).optimizer
+    assert chains.burn_in + chains.iterations == CHAIN_STEPS
 
 
 def test_few_rows_are_told_of_averages_over_hyperparameters():
