@@ -16,18 +16,29 @@ from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Evidence, Facts, Objective
 from gpx.methods.base.several_chains import SeveralChains
 from gpx.sampling.hamiltonian import Hamiltonian
+from gpx.sampling.normal_approximation import normal_approximation
 from gpx.sampling.seeds import stream
 
+START_SPREAD = 2.0
+"""Standard deviations of the starts of the chains around the mode, in those of its normal
+approximation."""
+
 START_DEVIATION = 0.5
-"""Standard deviation of the starts of the chains around the initial hyperparameters; of
-logarithms, if positive."""
+"""Standard deviation of the starts where there is no such approximation; of logarithms, if
+positive."""
+
+MAX_APPROXIMATED = 200
+"""Most hyperparameters of which the curvature is computed."""
+
+APPROXIMATION_DRAWS = 3
+"""Draws per hyperparameter for which the approximation counts beside the states of burn-in."""
 
 MAX_START_LOSS = 100.0
-"""Nats by which the density at a chain's start may be below that at the initial hyperparameters."""
+"""Nats by which the density at a chain's start may be below that at the mode."""
 
 MAX_START_HALVINGS = 6
-"""Most times that the distance of a chain's start from the initial hyperparameters is halved; the
-last time it starts there."""
+"""Most times that the distance of a chain's start from the mode is halved; the last time it starts
+there."""
 
 LEARNED_AT = (0.25, 0.5, 0.75)
 """Shares of burn-in after which the preconditioner is learned anew."""
@@ -36,9 +47,6 @@ LEAST_ADAPTATIONS = 5
 """Adaptations of the step size to a preconditioner before burn-in may be cut short; these can
 reduce it to a ninth."""
 
-LEAST_DEVIATION = 1e-3
-"""Least standard deviation in the preconditioner, where chains have hardly moved."""
-
 
 class HamiltonianChains(SeveralChains[SampledHyperparameters]):
     """Several chains over hyperparameters u with the density p(y | u) p(u).
@@ -46,8 +54,10 @@ class HamiltonianChains(SeveralChains[SampledHyperparameters]):
     p(y | u) is what the objective computes: the marginal likelihood of an exact process, and for
     SGPR the exponential of the collapsed bound, of which the joint posterior of inducing values and
     hyperparameters that is nearest to the exact one has this marginal (Hensman et al. 2015). p(u):
-    ``HyperPriors``. In burn-in the step size is adapted, and the preconditioner learned from the
-    states of all chains. Chains start around the initial hyperparameters (``init``).
+    ``HyperPriors``. Chains move in coordinates v without floors (``HyperPosition.above_floors``).
+    They start around the mode above the initial hyperparameters (``init``), spread wider than the
+    normal law there, whose covariance is the first preconditioner. In burn-in the step size is
+    adapted, and the preconditioner learned from the states of all chains.
 
     Args:
         chains: number C of chains.
@@ -56,7 +66,8 @@ class HamiltonianChains(SeveralChains[SampledHyperparameters]):
         thin: steps between samples.
 
     Attributes:
-        history: states (C, k) of all steps of burn-in, then of all steps after it.
+        history: states v (C, k) of all steps of burn-in, then of all steps after it.
+        approximation (k, k): covariance of the normal law at the mode.
         trace: log p(y | u) (C,) of the states of all steps after burn-in.
 
     Raises:
@@ -80,6 +91,7 @@ class HamiltonianChains(SeveralChains[SampledHyperparameters]):
         self.sampler: Hamiltonian | None = None
         self.history: list[Tensor] = []
         self.trace: list[Tensor] = []
+        self.approximation = torch.zeros(0)
         self.saved = {}
         self.accepted = 0.0
 
@@ -110,49 +122,61 @@ class HamiltonianChains(SeveralChains[SampledHyperparameters]):
             self.require_coordinates(saved["sampler"]["positions"].shape[-1], self.place.size)
             self.sampler = Hamiltonian.restored(self._densities, saved["sampler"])
             self.trace, self.history = list(saved["trace"]), list(saved["history"])
-            self.accepted = saved["accepted"]
+            self.accepted, self.approximation = saved["accepted"], saved["approximation"]
             return
         self.trace, self.history, self.accepted = [], [], 0.0
         model.samples = model.samples[:0]
-        root = START_DEVIATION * torch.eye(self.place.size, dtype=torch.float64, device=x.device)
-        self.sampler = Hamiltonian(self._densities, self._starts(x, seed), root)
+        mode, root = self._normal_approximation()
+        self.approximation = root @ root.mT
+        self.sampler = Hamiltonian(self._densities, self._starts(mode, root, seed), root)
 
-    def _starts(self, x: Tensor, seed: int) -> Tensor:
-        """Positions (C, k) around the initial hyperparameters, not far below their density.
+    def _normal_approximation(self) -> tuple[Tensor, Tensor]:
+        """v (k,) of the mode above the initial hyperparameters, and a root (k, k) of a covariance.
 
-        One that is moves towards them until it is not: chains do not come down from a cliff.
+        Of more than ``MAX_APPROXIMATED`` hyperparameters it is where a start is, and a multiple of
+        the identity.
         """
         # a fit without these priors may have gone where they allow nothing, or to a floor
-        priors = self.priors
-        far = torch.where(priors.without > 0.0, 2.0 * priors.deviation, math.inf)
-        centre = self.place.read().clamp(priors.centre - far, priors.centre + far)
-        centre = centre.maximum(self.place.lowest().to(x.device) + START_DEVIATION)
-        least = self._densities(centre[None])[0][0] - MAX_START_LOSS
-        draws = torch.randn(
-            self.chains,
-            len(centre),
-            generator=stream(seed, "chains", x.device),
-            dtype=torch.float64,
-            device=x.device,
-        )
-        positions = centre + START_DEVIATION * draws
-        if not bool(least.isfinite()):
+        priors, lowest = self.priors, self.place.lowest().to(self.priors.centre.device)
+        far = torch.where(priors.normal > 0.0, 2.0 * priors.deviation, math.inf)
+        start = self.place.read().clamp(priors.centre - far, priors.centre + far)
+        start = self.place.free(start.maximum(lowest + math.log(2.0)))
+        if not bool(self._densities(start[None])[0].isfinite()):
             raise DidNotConverge(
                 "the evidence is not finite at the initial hyperparameters, so that chains cannot "
                 "start there: start from others, or with a larger noise variance"
             )
+        if len(start) > MAX_APPROXIMATED:
+            return start, START_DEVIATION / START_SPREAD * torch.eye(len(start)).to(start)
+        return normal_approximation(self._densities, start)
+
+    def _starts(self, mode: Tensor, root: Tensor, seed: int) -> Tensor:
+        """Positions v (C, k) around the mode, not far below its density.
+
+        One that is moves towards it until it is not: chains do not come down from a cliff.
+        """
+        least = self._densities(mode[None])[0][0] - MAX_START_LOSS
+        draws = torch.randn(
+            self.chains,
+            len(mode),
+            generator=stream(seed, "chains", mode.device),
+            dtype=torch.float64,
+            device=mode.device,
+        )
+        positions = mode + START_SPREAD * draws @ root.mT
         for attempt in range(MAX_START_HALVINGS):
             low = ~(self._densities(positions)[0] >= least)  # NaN is low
             if not bool(low.any()):
                 break
             share = 0.5 if attempt < MAX_START_HALVINGS - 1 else 0.0
-            positions[low] = centre + share * (positions[low] - centre)
+            positions[low] = mode + share * (positions[low] - mode)
         return positions
 
-    def _densities(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """log p(y | u) p(u) (C,) at positions (C, k), and its gradients (C, k)."""
-        values = positions.new_full((len(positions),), -math.inf)
-        gradients = torch.zeros_like(positions)
+    def _densities(self, free: Tensor) -> tuple[Tensor, Tensor]:
+        """log p(y | v) p(v) (C,) at positions v (C, k), and its gradients (C, k)."""
+        values = free.new_full((len(free),), -math.inf)
+        gradients = torch.zeros_like(free)
+        positions = self.place.above_floors(free)
         allowed = self.place.allows(positions).nonzero().flatten()  # the one wait of a GPU here
         if not len(allowed):
             return values, gradients
@@ -164,9 +188,11 @@ class HamiltonianChains(SeveralChains[SampledHyperparameters]):
             u = inside.detach().requires_grad_()
             priors = self.priors.log_density(u)
             (by_prior,) = torch.autograd.grad(priors.sum(), u)
-        total = by_fit + by_prior
+        logs = free[allowed] - inside  # of du / dv
+        slopes = logs.exp()
+        total = slopes * (by_fit + by_prior) + (1.0 - slopes)
         finite = total.isfinite().all(1)
-        values[allowed] = torch.where(finite, fits + priors.detach(), -math.inf)
+        values[allowed] = torch.where(finite, fits + priors.detach() + logs.sum(1), -math.inf)
         gradients[allowed] = torch.where(finite.unsqueeze(1), total, 0.0)
         return values, gradients
 
@@ -183,9 +209,10 @@ class HamiltonianChains(SeveralChains[SampledHyperparameters]):
         if step in {round(share * self.burn_in) for share in LEARNED_AT}:
             self._learn_preconditioner()
         probabilities = sampler.step(generator=generator)
-        self.place.move(sampler.positions[-1])  # leaps have left values that were not accepted
-        prior = self.priors.log_density(sampler.positions)
-        fit = sampler.values - prior
+        positions = self.place.above_floors(sampler.positions)
+        self.place.move(positions[-1])  # leaps have left values that were not accepted
+        prior = self.priors.log_density(positions)
+        fit = sampler.values - prior - (sampler.positions - positions).sum(1)
         done = step + 1 - self.burn_in
         if done == 1:
             self.history = []
@@ -196,7 +223,7 @@ class HamiltonianChains(SeveralChains[SampledHyperparameters]):
             self.trace.append(fit)
             self.accepted += (float(probabilities.mean()) - self.accepted) / done
             if done % self.thin == 0:
-                self._store_samples()
+                self._store_samples(positions)
         return Evidence(fit.mean(), "estimate", {"prior": prior.mean()})
 
     def hurry(self, step: int, limit: int) -> str:
@@ -211,27 +238,25 @@ class HamiltonianChains(SeveralChains[SampledHyperparameters]):
     def _learn_preconditioner(self) -> None:
         """Take the root of the covariance of the later half of the states so far.
 
-        It is shrunk towards its diagonal, which counts as one draw per hyperparameter: the states
-        of burn-in are few, and depend on each other.
+        The covariance of the normal approximation counts as ``APPROXIMATION_DRAWS`` draws per
+        hyperparameter beside them: the states of burn-in are few, and depend on each other.
         """
         later = self.history[len(self.history) // 2 :]
         if len(later) < 2:
             return
         assert self.sampler is not None
         draws = torch.stack(later).flatten(0, 1)
-        share = len(draws) / (len(draws) + self.place.size)
-        covariance = torch.atleast_2d(draws.mT.cov())
-        diagonal = covariance.diagonal() + LEAST_DEVIATION**2
-        covariance = torch.diag(diagonal).lerp(covariance, share)
+        share = len(draws) / (len(draws) + APPROXIMATION_DRAWS * self.place.size)
+        covariance = self.approximation.lerp(torch.atleast_2d(draws.mT.cov()), share)
         root, _ = cholesky(covariance, name="the covariance of hyperparameters")
         self.sampler.precondition(root)
 
-    def _store_samples(self) -> None:
-        """Add the state of every chain to the samples of the model."""
-        model, sampler = self.model, self.sampler
-        assert sampler is not None
-        kept = model.samples if len(model.samples) else sampler.positions[:0]
-        model.samples = torch.cat([kept, sampler.positions])
+    def _store_samples(self, positions: Tensor) -> None:
+        """Add u (C, k) of every chain to the samples of the model."""
+        model = self.model
+        model.samples = torch.cat(
+            [model.samples if len(model.samples) else positions[:0], positions]
+        )
         while len(model.samples) >= self.most_samples * self.chains:
             # those of chains with twice the thinning
             model.samples = self.every_second(model.samples)
@@ -242,7 +267,9 @@ class HamiltonianChains(SeveralChains[SampledHyperparameters]):
         super().release()
         if self.sampler is not None:
             samples = self.model.samples
-            self.place.move((samples if len(samples) else self.sampler.positions).mean(0))
+            if not len(samples):
+                samples = self.place.above_floors(self.sampler.positions)
+            self.place.move(samples.mean(0))
 
     def final_evidence(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:
         """Mean log p(y | u) over the steps after burn-in, with the diagnostics of the chains.
@@ -263,7 +290,8 @@ class HamiltonianChains(SeveralChains[SampledHyperparameters]):
         if not self.trace:
             return Evidence(x.new_tensor(math.nan), "estimate", {}, None, facts)
         fit = torch.cat(self.trace)
-        diagnostics = self.agreement_of({"hyperparameters": torch.cat(self.history), "fit": fit})
+        states = self.place.above_floors(torch.cat(self.history))
+        diagnostics = self.agreement_of({"hyperparameters": states, "fit": fit})
         self.warn_unless_converged(diagnostics, len(self.trace))
         return Evidence(fit.mean(), "estimate", {}, None, facts | diagnostics)
 
@@ -280,5 +308,6 @@ class HamiltonianChains(SeveralChains[SampledHyperparameters]):
             "history": torch.stack(self.history) if self.history else torch.zeros(0),
             "trace": torch.stack(self.trace) if self.trace else torch.zeros(0, self.chains),
             "accepted": self.accepted,
+            "approximation": self.approximation,
             **self.schedule_state(),
         }

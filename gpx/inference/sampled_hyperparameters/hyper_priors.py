@@ -22,9 +22,13 @@ from gpx.priors import (
 from gpx.priors.of_torch import OfTorch
 
 FACTOR = 4.0
-"""A positive hyperparameter without a prior is within this factor of its median, at 68 %."""
+"""A positive hyperparameter without a prior is within this factor of its median, at 68 %; not so
+noise variances, of which half-Cauchy standard deviations allow any that is smaller."""
 
-MEDIANS = {"lengthscale": 2.0, "outputscale": 1.0, "noise_variance": 0.05}
+NOISE = "noise_variance"
+"""Last part of the names of noise variances."""
+
+MEDIANS = {"lengthscale": 2.0, "outputscale": 1.0, NOISE: 0.05}
 """Medians of positive hyperparameters without a prior, by the last part of their name, for
 standardised data; of all others it is the value with which the model was made. Lengthscales in the
 unit of inputs are longer by the root of the number of inputs that their distance is measured in, so
@@ -45,7 +49,9 @@ class HyperPriors:
 
     Those that ``model.hyperpriors`` names have the priors given there. Every other one is
     log-normal, with a median of ``MEDIANS`` and ``FACTOR``, if it is positive, and normal
-    with deviation 1 if it is of any sign, around the value with which the model was made.
+    with deviation 1 if it is of any sign, around the value with which the model was made. Of noise
+    variances the root, a standard deviation, is half-Cauchy about the same median: functions that
+    are known without noise are common, and a log-normal law would keep noise in them.
 
     Args:
         model: whose hyperparameters they are.
@@ -53,8 +59,10 @@ class HyperPriors:
         num_inputs: of the data.
 
     Attributes:
-        centre, deviation (k,): of the normal priors of u.
-        without (k,): 1 where these hold, 0 where ``model.hyperpriors`` has a prior.
+        centre, deviation (k,): of the normal priors of u; the median of half-Cauchy ones.
+        normal, half_cauchy (k,): 1 where a prior of this kind holds, else 0.
+
+    Source: Gelman 2006 (half-Cauchy standard deviations).
     """
 
     def __init__(
@@ -68,7 +76,8 @@ class HyperPriors:
         learned = model.hyper_position(fixed=True).learned
         self.centre = model.made_with.to(place.read())[learned]
         self.deviation = torch.ones_like(self.centre)
-        self.without = torch.ones_like(self.centre)
+        self.normal = torch.ones_like(self.centre)
+        self.half_cauchy = torch.zeros_like(self.centre)
         first = 0
         for (raw, constraint), name in zip(place.entries, place.names, strict=True):
             own = slice(first, first + raw.numel())
@@ -77,9 +86,11 @@ class HyperPriors:
             if id(raw) in named:
                 priors = named[id(raw)]
                 self.given.append(_Given(own, raw.shape, constraint is not None, priors))
-                self.without[own] = 0.0
+                self.normal[own] = 0.0
             elif constraint is not None:
                 self.deviation[own] = math.log(FACTOR)
+                if name.rpartition(".")[2] == NOISE:
+                    self.normal[own], self.half_cauchy[own] = 0.0, 1.0
                 if median is not None:
                     inputs = None
                     if name.rpartition(".")[2] == "lengthscale":
@@ -92,8 +103,11 @@ class HyperPriors:
         Cost: one call of every prior for all of them; of a ``Prior`` of one's own one for each, as
         it may take all entries together.
         """
-        scaled = (position - self.centre) / self.deviation
-        total = -0.5 * (self.without * scaled.square()).sum(-1)
+        offset = position - self.centre
+        total = -0.5 * (self.normal * (offset / self.deviation).square()).sum(-1)
+        # t = exp(offset / 2), a standard deviation beside its median, has 2 / (pi (1 + t^2))
+        cauchy = torch.logaddexp(0.5 * offset, -0.5 * offset)
+        total = total - (self.half_cauchy * cauchy).sum(-1)
         for part in self.given:
             u = position[..., part.entries]
             value = (u.exp() if part.logarithm else u).unflatten(-1, part.shape or (1,))

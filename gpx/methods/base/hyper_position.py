@@ -113,6 +113,19 @@ class HyperPosition:
             found += [math.log((1.0 + MARGIN) * floor) if floor > 0.0 else -math.inf] * raw.numel()
         return torch.tensor(found, dtype=torch.float64)
 
+    def above_floors(self, free: Tensor) -> Tensor:
+        """u (..., k) of coordinates v (..., k) that any real number may be.
+
+        Of positive parameters with a floor v is the logarithm of the distance from the infimum of
+        their values, so that a density of v has no wall there; of all others it is u.
+        """
+        return torch.logaddexp(free, self._bounds_on(free.device)[0])
+
+    def free(self, position: Tensor) -> Tensor:
+        """v (..., k) of u (..., k), which must be above ``lowest``: see ``above_floors``."""
+        lowest = self._bounds_on(position.device)[0]
+        return position + torch.log1p(-(lowest - position).exp())
+
     def allows(self, positions: Tensor) -> Tensor:
         """Whether u (..., k) is finite and every positive parameter above its floor: bool (...)."""
         lowest, largest = self._bounds_on(positions.device)

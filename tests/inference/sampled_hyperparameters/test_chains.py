@@ -8,7 +8,7 @@ import torch
 
 from gpx.errors import ConfigError, DidNotConverge, NotPositiveDefinite, ShapeError
 from gpx.inducing import Given
-from gpx.kernels import RBF
+from gpx.kernels import RBF, Matern52
 from gpx.likelihoods import Bernoulli, Gaussian
 from gpx.means import Constant, Zero
 from gpx.models import ExactGP, FullyBayesianGP, FullyBayesianSGPR
@@ -81,6 +81,42 @@ def test_a_lengthscale_against_its_integral(prior):
     assert model.samples.shape == (120, 1)
 
 
+def test_a_noise_variance_that_the_targets_push_to_its_floor_against_its_integral():
+    """Half-Cauchy, of values above the floor alone; its law ends there without a wall."""
+    x = data()[0]
+    model = FullyBayesianGP(kernel=RBF(), mean=Zero(), likelihood=Gaussian(0.1)).double()
+    model.kernel.requires_grad_(False)
+    y, floor = x.sin()[:, 0], 1.05e-6
+    grid, logs = torch.linspace(math.log(floor), 0.0, 20001).double()[1:], []
+    with torch.no_grad():
+        for u in grid:
+            model.likelihood.noise_variance = u.exp()
+            prior = -math.log(math.cosh(0.5 * (float(u) - math.log(0.05))))
+            logs.append(ExactMLL().evidence(model, x, y).value + prior)
+    share = torch.stack(logs).softmax(0)
+    model.likelihood.noise_variance = 0.01
+    chains = run(model, x, y, burn_in=60, iterations=400, thin=10)
+    states = chains.place.above_floors(torch.stack(chains.history))
+    size = float(bulk_effective_sample_size(states))
+    assert size > 300.0
+    levels = torch.tensor([0.1, 0.25, 0.5, 0.75, 0.9]).double()
+    quantiles = grid[torch.searchsorted(share.cumsum(0), levels)]
+    below = (states.flatten()[:, None] < quantiles).double().mean(0)
+    assert float(((below - levels).abs() / (levels * (1 - levels) / size).sqrt()).max()) < 4.0
+
+
+def test_functions_known_without_noise_are_interpolated():
+    """With a log-normal prior of the noise the error was thirty times as large."""
+    x = torch.linspace(0.0, 4.0, 12)[:, None].double()
+    model = FullyBayesianGP(kernel=Matern52(), mean=Constant(), likelihood=Gaussian(0.1)).double()
+    chains = run(model, x, x.sin()[:, 0], burn_in=60, iterations=100, thin=10)
+    facts = chains.final_evidence(x, x.sin()[:, 0], generator=torch.Generator()).facts
+    assert facts["rhat_hyperparameters"] < 1.05
+    new = torch.linspace(0.1, 3.9, 50)[:, None].double()
+    posterior = model.condition(x, x.sin()[:, 0])
+    assert float((posterior.predict(new).mean - new.sin()[:, 0]).abs().max()) < 0.01
+
+
 def test_sgpr_with_all_rows_as_inducing_points_has_the_law_of_the_exact_process():
     """The collapsed bound is then the evidence: densities and their gradients agree."""
     x, y = data()
@@ -140,7 +176,8 @@ def test_a_short_burn_in_ends_adaptation(burn_in):
     generator, sizes, roots = torch.Generator().manual_seed(0), [], []
     for step in range(burn_in + 5):
         chains.step(step, x, y, generator=generator)
-        torch.testing.assert_close(model.hyper_position().read(), chains.sampler.positions[-1])
+        position = chains.place.above_floors(chains.sampler.positions[-1])
+        torch.testing.assert_close(model.hyper_position().read(), position)
         sizes.append(chains.sampler.step_size)
         roots.append(float(chains.sampler.root))
     first = max(0, burn_in - 1)
@@ -181,7 +218,7 @@ def test_chains_cut_short_keep_every_so_many_states_as_samples(stop):
         thins.append(chains.thin)
     # 24 samples of a chain, twice what was asked for, become 12
     assert [thins[step] for step in (28, 29, 76, 77, 139)] == [5, 2, 2, 4, 8]
-    states = torch.stack(chains.history)
+    states = chains.place.above_floors(torch.stack(chains.history))
     assert states.shape == (110, 2, 1)
     assert torch.equal(model.samples.view(-1, 2, 1), states[7::8])
 
@@ -207,7 +244,8 @@ def test_values_at_their_floor_are_no_start():
     model.likelihood.noise_variance = 1.05e-6
     chains = bound(model, x, y)
     assert chains.sampler.values.isfinite().all()
-    assert float(chains.sampler.positions[:, -1].exp().min()) > 1.05e-6
+    positions = chains.place.above_floors(chains.sampler.positions)
+    assert float(positions[:, -1].exp().min()) > 1.05e-6
 
 
 def test_a_start_without_an_evidence_is_refused():

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+import scipy.stats
 import torch
 from torch.distributions import Gamma
 
@@ -79,7 +80,21 @@ def test_a_hyperparameter_without_a_prior_is_around_its_median():
     found = torch.autograd.functional.hessian(lambda v: density(made, v), u).diagonal()
     deviations = [math.log(FACTOR) if name != "constant" else 1.0 for name in place.names]
     deviations.insert(1, math.log(FACTOR))
+    deviations[-1] = 2.0  # the curvature of a half-Cauchy standard deviation
+    assert place.names[-1] == "noise_variance"
     assert found.tolist() == pytest.approx([-(s**-2) for s in deviations])
+
+
+def test_noise_is_half_cauchy_in_its_standard_deviation():
+    made = model()
+    place = made.hyper_position()
+    u = place.read().repeat(5, 1)
+    u[:, -1] = torch.tensor([-14.0, -6.0, math.log(0.05), 0.0, 3.0])
+    roots = (0.5 * u[:, -1]).exp()
+    law = scipy.stats.halfcauchy(scale=0.05**0.5)
+    want = torch.from_numpy(law.logpdf(roots)) + 0.5 * u[:, -1]  # with the Jacobian of log variance
+    found = density(made, u)
+    torch.testing.assert_close(found - found[0], want - want[0])
 
 
 class Shared(Prior):

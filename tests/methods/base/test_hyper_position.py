@@ -99,3 +99,16 @@ def test_stacks_are_the_parameters_at_each_position():
         for parameter in kernel.parameters():
             torch.testing.assert_close(stacks[id(parameter)][row], parameter, rtol=0.0, atol=0.0)
     assert stacks[id(place.entries[0][0])].requires_grad
+
+
+def test_coordinates_without_floors_are_logarithms_of_the_distance_from_them():
+    place = HyperPosition([RBF().double(), Constant().double(), Gaussian(0.1).double()])
+    lowest = place.lowest()
+    assert lowest.isfinite().tolist() == place.logarithms.tolist()
+    free = torch.tensor([[-30.0, 0.0, -2.0, -14.0], [1.0, -20.0, 3.0, 2.0]]).double()
+    assert free.shape[1] == place.size
+    position = place.above_floors(free)
+    want = torch.where(place.logarithms, (free.exp() + lowest.exp()).log(), free)
+    torch.testing.assert_close(position, want)
+    assert place.allows(position).all()
+    torch.testing.assert_close(place.free(position), free, rtol=1e-4, atol=1e-4)
