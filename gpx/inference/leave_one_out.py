@@ -32,6 +32,11 @@ class LeftOut(NamedTuple):
         Cost: 2 n^3 / 3 multiply-adds and one n x n array.
         """
         alpha = torch.cholesky_solve(residual.unsqueeze(-1), factor, upper=upper).squeeze(-1)
+        return cls.of_solution(factor, alpha, upper=upper)
+
+    @classmethod
+    def of_solution(cls, factor: Tensor, alpha: Tensor, *, upper: bool = False) -> LeftOut:
+        """As ``of``, with alpha (..., n) known."""
         precision = torch.cholesky_inverse(factor, upper=upper).diagonal(dim1=-2, dim2=-1)
         return cls(alpha / precision, 1.0 / precision)
 

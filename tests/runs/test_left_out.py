@@ -11,7 +11,7 @@ from gpx.errors import NotAvailable
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Constant
-from gpx.models import SGPR, ExactGP
+from gpx.models import SGPR, ExactGP, FullyBayesianGP
 from gpx.runs.predictor import Predictor
 
 
@@ -73,3 +73,46 @@ def test_targets_that_are_modelled_each_by_itself():
         want = alone.leave_one_out()
         np.testing.assert_allclose(left.mean[rows, target], want.mean, rtol=1e-2, atol=1e-2)
         np.testing.assert_allclose(left.log_density[rows, target], want.log_density, atol=0.05)
+
+
+def test_predictions_averaged_over_hyperparameters_have_them_too():
+    rng = np.random.default_rng(2)
+    x = rng.uniform(-2, 2, (14, 1))
+    y = 300 + 50 * np.sin(2 * x[:, 0]) + 5 * rng.normal(size=14)
+    short = ("optimizer.burn_in=60", "optimizer.iterations=200", "optimizer.thin=20")
+    options = ("approx=fully_bayesian", "kernel=rbf", *short, "data.test_fraction=0")
+    fitted = gpx.fit(x, y, *options, quiet=True, keep=False)
+    left = fitted.leave_one_out()
+    assert left.effective_samples.shape == (14,)
+    assert left.effective_samples.max() <= 40
+    np.testing.assert_allclose(left.target, y)
+    # the chains of the other rows alone; both have errors of few samples
+    others = gpx.fit(x[:-1], y[:-1], *options, quiet=True, keep=False)
+    mean, std = others.predict(x[-1:])[:2]
+    np.testing.assert_allclose(left.mean[-1], mean[0], atol=0.3 * std[0])
+    np.testing.assert_allclose(left.std[-1], std[0], rtol=0.3)
+
+
+def test_rows_that_few_samples_predict_are_warned_of(trained):
+    _, scaler, x, y = trained
+    away = y.clone()
+    away[4] += 2000.0
+    mixture = FullyBayesianGP(
+        kernel=RBF(ard_num_dims=2), mean=Constant(0.7), likelihood=Gaussian(0.1)
+    ).double()
+    start = mixture.hyper_position().read()
+    mixture.samples = start + 0.1 * torch.randn(
+        40, len(start), generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    )
+    with pytest.warns(UserWarning, match=r"their 40 samples reach: without row 4 .* 1\.\d of them"):
+        left = predictor(mixture, scaler, x, away).leave_one_out()
+    assert left.effective_samples.argmin() == 4
+
+
+def test_the_refusal_names_methods_as_the_command_line_does(trained):
+    _, scaler, x, y = trained
+    parts = {"kernel": RBF(), "mean": Constant(), "likelihood": Gaussian(0.1)}
+    sparse = SGPR(**parts, num_inducing=4, num_inputs=2).double()
+    sparse.initialise(x, y, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(NotAvailable, match="train with approx=exact and solver=cholesky, with app"):
+        predictor(sparse, scaler, x, y).leave_one_out()

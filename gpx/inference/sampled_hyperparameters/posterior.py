@@ -11,8 +11,11 @@ from torch import Tensor
 from torch.distributions import Distribution, MultivariateNormal
 
 from gpx.constraints import natural_parameters
-from gpx.errors import ConfigError, class_name
+from gpx.errors import ConfigError, NotAvailable, class_name
+from gpx.inference.exact_posterior import ExactPosterior
 from gpx.inference.finite_mixture import gaussian_mixture, mixture_moments
+from gpx.inference.leave_one_out import LeftOut
+from gpx.inference.sampled_hyperparameters.left_out import LeftOutMixture
 from gpx.inference.sampled_hyperparameters.stacked import StackedProcesses
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian, NoisyOutputs
@@ -183,6 +186,34 @@ class HyperparameterMixture(Posterior):
         parts, learned = self.marginals(x)
         variance = parts.variance + noise.like(x).variance(learned)
         return gaussian_mixture(Marginals(parts.mean, variance), self.weights)
+
+    def training_targets(self) -> Tensor:
+        """The targets (n,) that it was conditioned on."""
+        return self.targets
+
+    @torch.no_grad()
+    def leave_one_out(self) -> LeftOutMixture:
+        """Prediction of every training value given all others, averaged over the samples.
+
+        Raises:
+            NotAvailable: the components are no exact Gaussian processes.
+
+        Cost: that of ``LeftOut.of`` for every sample.
+        """
+        batch = self._batch()
+        if batch is not None:
+            return LeftOutMixture.of(batch.leave_one_out(), self.weights)
+        found = []
+        for part in self.components():
+            if not isinstance(part.posterior, ExactPosterior):
+                raise NotAvailable(
+                    "leave-one-out predictions need exact Gaussian processes, and the components "
+                    f"of {class_name(self)} are each a {class_name(part.posterior)}: train with "
+                    "model=FullyBayesianGP() or ExactGP()"
+                )
+            found.append(part.posterior.leave_one_out())
+        parts = LeftOut(*(torch.stack(each) for each in zip(*found, strict=True)))
+        return LeftOutMixture.of(parts, self.weights)
 
     @property
     def has_own_noise(self) -> bool:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gpx.backends import row_chunks
 from gpx.backends.chunks import DEFAULT_BUDGET
+from gpx.inference.leave_one_out import LeftOut
 from gpx.inference.stacked_kernels import Stacks, mapped, stacked_covariances, stacked_diagonals
 from gpx.kernels.base import Kernel
 from gpx.means.base import Mean
@@ -67,6 +68,16 @@ class StackedProcesses(NamedTuple):
         residual = y - mapped(mean, stacks, lambda own, at: own(at), rows)
         weights = torch.cholesky_solve(residual.unsqueeze(2), roots).squeeze(2)
         return cls(kernel, mean, stacks, x, roots, weights, noise)
+
+    @torch.no_grad()
+    def leave_one_out(self) -> LeftOut:
+        """Prediction (S, n) of every training value given all others, noise included.
+
+        Cost: 2 S n^3 / 3 multiply-adds, and one n x n array.
+        """
+        each = zip(self.roots, self.weights, strict=True)
+        found = [LeftOut.of_solution(root, alpha) for root, alpha in each]
+        return LeftOut(*(torch.stack(part) for part in zip(*found, strict=True)))
 
     def marginals(self, x: Tensor) -> Marginals:
         """Mean and variance (S, t) of f at x (t, d), differentiable in x.
