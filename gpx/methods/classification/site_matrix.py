@@ -21,6 +21,11 @@ from torch import Tensor
 from gpx.linalg import cholesky, inverse_of_factor
 
 
+PRECISE = 1e4
+"""Precision of a site, in those of the prior there, beyond which differences of variances from the
+prior's lose digits."""
+
+
 class SiteMatrix(ABC):
     """K (n, n), shared by all latent functions, and W in the form of ``gpx.likelihoods.Curvature``.
 
@@ -97,6 +102,24 @@ class ScalarSites(SiteMatrix):
         """As in ``SiteMatrix``. Cost: 2 n^3 / 3 multiply-adds."""
         inverse = inverse_of_factor(self.factor)
         return inverse.mul_(self.scale.unsqueeze(-2)).mul_(self.scale.unsqueeze(-1))
+
+    def posterior_variance(self, kernel: Tensor) -> Tensor:
+        """Variance (..., n) at the data.
+
+        Of precise sites k - k R k^T would be a small difference of large numbers, and the same
+        variance is (1 - (B^-1)_ii) / w.
+
+        Args:
+            kernel (..., n, n): K.
+        """
+        prior = kernel.diagonal(dim1=-2, dim2=-1)
+        variance = prior - self.variance_reduction(kernel)
+        precise = self.information * prior > PRECISE
+        if not bool(precise.any()):
+            return variance
+        unit = torch.eye(kernel.shape[-1], dtype=kernel.dtype, device=kernel.device)
+        left = torch.linalg.solve_triangular(self.factor, unit, upper=False).square().sum(-2)
+        return torch.where(precise, (1.0 - left) / self.information, variance)
 
     def variance_reduction(self, cross: Tensor) -> Tensor:
         """As in ``SiteMatrix``."""
@@ -245,10 +268,10 @@ def moments_with_sites(kernel: Tensor, matrix: ScalarSites, sites: Tensor) -> Mo
         matrix: K and the precisions of the sites.
         sites (2, ..., n): precision, and precision times mean, of each site in f - m.
 
-    Cost: a triangular solve with n columns, n^3 / 2 multiply-adds.
+    Cost: a triangular solve with n columns, n^3 / 2 multiply-adds; two where sites are precise.
     """
     prior = kernel.diagonal(dim1=-2, dim2=-1)
-    variance = not_zero(prior - matrix.variance_reduction(kernel))
+    variance = not_zero(matrix.posterior_variance(kernel))
     prior = not_zero(prior)
     # v - R K v of precise sites, as those of large counts, would be a small difference of large
     # numbers: all but a share 1 / (1 + w k) of v goes as R W^-1 v

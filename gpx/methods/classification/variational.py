@@ -29,6 +29,12 @@ MODE_TOLERANCE = 1e-2
 ROUNDING, QUADRATURE = 1e-13, 1e-6
 """Relative fall of the bound that is rounding (a row), and that may be an error of quadrature."""
 
+CANCELLED, MOST_CANCELLED = 4.0, 1e-2
+"""A variance v is what is left of the prior's k, with an error of ``CANCELLED`` roundings of k, of
+which a precise site leaves a share of 1 - w v. Where sites are precise and rows alike (targets
+without noise) no residual below that relative to v can be reached; it is then enough, up to
+``MOST_CANCELLED``."""
+
 MIN_PROGRESS = 0.1
 """A step after which the bound is lower by no more than ``QUADRATURE`` is taken if the residual is
 lower by this share."""
@@ -86,7 +92,7 @@ def fit_gaussian(
         y (n,): targets.
         start (2, n) or (2, p, n): sites, e.g. from a similar problem; None: those of Laplace's
             approximation.
-        tolerance: on ``Fitted.report.residual``.
+        tolerance: on ``Fitted.report.residual``; larger where rounding is (``CANCELLED``).
 
     Raises:
         DidNotConverge: the residual is larger after ``max_iterations`` steps.
@@ -113,8 +119,10 @@ def fit_gaussian(
         else:
             sites = taken.sites + share * (taken.target - taken.sites)
         found = _at(kernel, mean, likelihood, y, sites)
-        if found.residual <= tolerance:
-            report = SolveReport(step, found.residual, True, "the natural gradient is small")
+        enough = max(tolerance, min(found.rounding, MOST_CANCELLED))
+        if found.residual <= enough:
+            small = "small" if found.residual <= tolerance else "as small as rounding allows"
+            report = SolveReport(step, found.residual, True, f"the natural gradient is {small}")
             return Fitted(sites, found.matrix, found.moments, found.parts, report)
         if taken is None and not found.is_finite and starts:  # for counts exp(f) can overflow
             continue
@@ -163,6 +171,7 @@ class _Point(NamedTuple):
     Attributes:
         target (2, n) or (2, p, n): sites to which a full step leads.
         value: the bound in nats.
+        rounding: error of the residual.
     """
 
     sites: Tensor
@@ -172,6 +181,7 @@ class _Point(NamedTuple):
     parts: dict[str, Tensor]
     value: float
     residual: float
+    rounding: float
 
     @property
     def is_finite(self) -> bool:
@@ -210,9 +220,12 @@ def _at(kernel: Tensor, mean: Tensor, likelihood: Likelihood, y: Tensor, sites: 
     quadratic = (moments.weights * moments.mean).sum()
     shrinkage = (sites[0] * moments.variance).sum()  # n - tr(K^-1 S)
     divergence = 0.5 * (quadratic - shrinkage + matrix.log_determinant.sum())
-    value, residual = torch.stack([fit.detach() - divergence, worst]).tolist()  # one wait
+    free = (1.0 - sites[0] * moments.variance).clamp(0.0, 1.0)  # (I + W^1/2 K W^1/2)^-1
+    eps = torch.finfo(kernel.dtype).eps
+    cancelled = CANCELLED * eps * (free * moments.prior / moments.variance).max()
+    measured = torch.stack([fit.detach() - divergence, worst, cancelled]).tolist()  # one wait
     parts = {"fit": fit.detach(), "complexity": -divergence}
-    return _Point(sites, target, matrix, moments, parts, value, residual)
+    return _Point(sites, target, matrix, moments, parts, *measured)
 
 
 def expected_fit(likelihood: Likelihood, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:

@@ -74,3 +74,19 @@ def test_a_kernel_of_nan_is_refused():
     kernel, w, _, _ = case(1)
     with pytest.raises(NotPositiveDefinite, match="NaN or infinite"):
         site_matrix(kernel * torch.nan, w)
+
+
+def test_variances_of_precise_sites_keep_their_digits():
+    kernel, w, _, _ = case(1)
+    w = w * torch.tensor([1e13, 1e13, 1.0, 1e9, 1e13, 1e5, 1e13, 0.0, 1e13]).double()
+    covariance = kernel + torch.diag(1.0 / w.clamp_min(1e-6))  # K + W^-1
+    # (K^-1 + W)^-1 = W^-1 - W^-1 (K + W^-1)^-1 W^-1; where w is small, K - K (K + W^-1)^-1 K
+    inverse = torch.linalg.inv(covariance)
+    expected = torch.where(
+        w > 10.0,
+        (1.0 - inverse.diagonal() / w) / w,
+        (kernel - kernel @ inverse @ kernel).diagonal(),
+    )
+    found = ScalarSites(kernel, w).posterior_variance(kernel)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=0.0)
+    assert ((found[w > 1e4] * w[w > 1e4]) < 1.0).all()

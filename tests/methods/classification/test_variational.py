@@ -243,3 +243,21 @@ def test_unsupported_models_are_refused():
         VGP(kernel=RBF(1), mean=parts(None)["mean"], likelihood=StudentT()).double().condition(
             torch.zeros(3, 1).double(), torch.zeros(3).double()
         )
+
+
+@pytest.mark.parametrize(
+    ("lengthscale", "scale", "reason"),
+    [(0.1, 1e-6, "is small"), (0.6, 4e-6, "as small as rounding allows")],
+)
+def test_targets_without_noise(lengthscale, scale, reason):
+    x = torch.linspace(0.0, 1.0, 12).double()[:, None]
+    y = (6.0 * x[:, 0]).sin()
+    kernel = 30.0 * torch.exp(-0.5 * ((x - x.mT) / lengthscale).square())
+    likelihood = Laplace(scale).double()
+    found = fit_gaussian(kernel, torch.zeros(12).double(), likelihood, y)
+    assert found.report.reason.endswith(reason)
+    assert found.report.residual < 1e-2
+    assert (found.moments.mean - y).abs().max() < 10.0 * scale
+    # of the widest q that the errors leave: E |y - f| = s sqrt(2 / pi) is of the size of b
+    deviation = found.moments.variance.sqrt()
+    assert 0.1 * scale < deviation.min() <= deviation.max() < 10.0 * scale
