@@ -29,6 +29,10 @@ def with_usable_columns(table: Table, train: np.ndarray) -> Table:
     if coding is None or not coding.leave_out:
         return table
     faults = [coding.fault(c.column, table.x[train, i]) for i, c in enumerate(coding.columns)]
+    if coding.missing == "drop":  # for gaps of usable columns only, judged by all rows
+        gaps = [bool(np.isnan(column).any()) for column in table.x.T]
+        left = "has gaps and many different texts"
+        faults = [fault or (left if gap else "") for fault, gap in zip(faults, gaps, strict=True)]
     if not any(faults):
         return table
     kept = [i for i, fault in enumerate(faults) if not fault]

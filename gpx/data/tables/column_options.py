@@ -114,8 +114,9 @@ def table_of(
     lacks, what, notes = np.isnan(y).all(axis=1), "have no target", ""
     if options.policies.missing == "drop":
         used = x
-        if options.policies.leave_out:  # a column without any value is no input in the end
-            used = x[:, ~np.isnan(parts[0][0]).all(axis=0)]
+        if options.policies.leave_out:  # a column that is no input in the end costs no rows
+            given = zip(columns, parts[0][0].T, strict=True)
+            used = x[:, [not options.policies.fault(*column) for column in given]]
         lacks = np.any([np.isnan(part).any(axis=1) for part in (used, y, noise, weights)], axis=0)
         what = "lack a value"
     if lacks.all():

@@ -339,3 +339,27 @@ def test_values_that_only_test_rows_lack_are_averaged_over(tmp_path: Path) -> No
     assert Coding.from_state(data.coding.state()).input_names == data.input_names
     known = load(CSVFile(path, test_path=test, missing="mean"), task="regression")
     assert known.input_names == ("a", "b")  # as was asked for
+
+
+def test_rows_are_not_dropped_for_texts_that_are_left_out(tmp_path: Path) -> None:
+    rows = "".join(
+        f"{i if i != 4 else ''},{f'remark {i}' if i % 3 == 0 else ''},{i % 5}\n" for i in range(60)
+    )
+    source = CSVFile(write(tmp_path, "a,remark,y\n" + rows), missing="drop")
+    data = load(source, task="regression")
+    assert data.input_names == ("a",)
+    assert len(data.train_x) + len(data.test_x) == 59
+    assert "1 of 60 rows lack a value and are left out" in data.notes.splitlines()
+    assert "left out of the inputs: 'remark' (18 different texts in 18 training" in data.notes
+
+
+def test_texts_with_gaps_that_only_training_rows_would_admit(tmp_path: Path) -> None:
+    # 11 texts in 20 rows are too many; where a is missing are 5 of them
+    rows = "".join(
+        f"{i if 2 < i < 20 or i > 23 else ''},{f't{min(i, 10)}' if i < 20 else ''},{i % 5}\n"
+        for i in range(60)
+    )
+    data = load(CSVFile(write(tmp_path, "a,t,y\n" + rows), missing="drop"), task="regression")
+    assert data.input_names == ("a",)
+    assert len(data.train_x) + len(data.test_x) == 53
+    assert "'t' (gaps and many different texts)" in data.notes
