@@ -260,7 +260,7 @@ def _explain_unknown(name: str, overrides: Sequence[str]) -> str:
             "line and folder=FOLDER in gpx.fit"
         )
     if name in owners and (not owners[name] or (CONFIGS / name).is_dir()):
-        return _explain_bare(name)
+        return _explain_bare(name, overrides)
     if name in owners:
         return _explain_elsewhere(name, owners[name], chosen)
     whole = (text.partition("=")[0] for text in overrides)
@@ -287,8 +287,17 @@ def _explain_unknown(name: str, overrides: Sequence[str]) -> str:
     return f"{text}; {_suggest(name, here or sorted(owners))}"
 
 
-def _explain_bare(name: str) -> str:
+def _explain_bare(name: str, overrides: Sequence[str]) -> str:
     """Explain why ``name`` of configs/train.yaml has no options below it."""
+    given = [text.partition("=")[0].lstrip("+") for text in overrides]
+    option = next((each for each in given if each.startswith(f"{name}.")), name)
+    owners = [each for each in known_names().get(option, ()) if each.startswith(f"{name}=")]
+    if owners:
+        method = ", or approx=, which chooses one" if name in ("objective", "optimizer") else ""
+        return (
+            f"{_explain_elsewhere(option, owners, {})}, and no {name}= is chosen: add one of these"
+            f"{method}"
+        )
     choices = sorted(file.stem for file in (CONFIGS / name).glob("*.yaml"))
     if not choices:
         return f"{name} is a single value and has no options"

@@ -79,6 +79,15 @@ def test_options_of_a_choice_not_made_yet_name_the_choices_and_no_recipe():
         composed(["optimizer.lr=1"])
 
 
+def test_an_option_of_a_choice_not_made_yet_names_the_choices_that_have_it():
+    expected = (
+        "optimizer.iterations is an option of optimizer=elliptical_slice, hamiltonian, mala, and "
+        "no optimizer= is chosen: add one of these, or approx=, which chooses one"
+    )
+    with pytest.raises(ConfigError, match=expected):
+        composed(["approx=auto", "optimizer.iterations=100"])
+
+
 def test_a_likelihood_of_ones_own_needs_no_config(monkeypatch):
     module = ModuleType("my_likelihood")
     module.Mine = type("Mine", (Bernoulli,), {})
