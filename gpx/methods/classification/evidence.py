@@ -107,8 +107,10 @@ class DenseEvidence(Objective[DenseModel]):
         super().check(model)
         if isinstance(model.likelihood, (Gaussian, NoisyOutputs)):
             raise ConfigError(
-                f"{type(self).__name__} is for classes, and with Gaussian noise there is nothing "
-                "to approximate: take model=ExactGP(), or likelihood=Bernoulli() for two classes"
+                f"{type(self).__name__} finds the Gaussian nearest to a posterior, and with "
+                "Gaussian noise there is nothing to approximate: take model=ExactGP(), of many "
+                "rows model=SGPR(), or the likelihood of other targets, as likelihood=Bernoulli() "
+                "for two classes and Poisson() for counts"
             )
 
     def after_step(self, model: DenseModel) -> None:

@@ -20,7 +20,6 @@ from torch import Tensor
 
 from gpx.linalg import cholesky, inverse_of_factor
 
-
 PRECISE = 1e4
 """Precision of a site, in those of the prior there, beyond which differences of variances from the
 prior's lose digits."""

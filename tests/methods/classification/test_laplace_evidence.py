@@ -20,8 +20,8 @@ from gpx.likelihoods import (
     StudentT,
 )
 from gpx.means import Zero
-from gpx.models import SVGP, ExactGP, ExpectationPropagationGP, LaplaceGP
-from gpx.objectives import EPEvidence, ExactMLL, LaplaceEvidence
+from gpx.models import SVGP, VGP, ExactGP, ExpectationPropagationGP, LaplaceGP
+from gpx.objectives import VGPELBO, EPEvidence, ExactMLL, LaplaceEvidence
 
 CASES = {
     "logit": (lambda: Bernoulli("logit"), 2),
@@ -201,3 +201,17 @@ def test_likelihoods_with_parameters_are_checked_where_these_are(model, objectiv
     with claimed_cuda():
         there = model(**parts(likelihood())).double().cuda()
         objective().check(there)
+
+
+@pytest.mark.parametrize(
+    ("objective", "model"),
+    [
+        (LaplaceEvidence(), LaplaceGP),
+        (EPEvidence(), ExpectationPropagationGP),
+        (VGPELBO(), VGP),
+    ],
+)
+def test_the_refusal_of_gaussian_noise_names_what_there_is_for_it(objective, model):
+    words = r"take model=ExactGP\(\), of many rows model=SGPR\(\), .* and Poisson\(\) for counts"
+    with pytest.raises(ConfigError, match=words):
+        objective.check(model(**parts(Gaussian(0.1))))
