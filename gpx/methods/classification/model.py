@@ -140,7 +140,7 @@ class ExpectationPropagationGP(DenseGP):
             Gamma.
         max_sweeps: most sweeps over all sites.
 
-    Cost: ten to thirty times n^3 multiply-adds.
+    Cost: ten to twenty times n^3 multiply-adds.
     Source: Minka 2001; Rasmussen and Williams 2006, section 3.6; Kuss and Rasmussen 2005
     (comparison of approximations).
     """

@@ -12,6 +12,7 @@ from gpx.errors import DidNotConverge
 from gpx.likelihoods.base import Likelihood, Tilted
 from gpx.linalg import SolveReport
 from gpx.linalg.cholesky import checks_deferred
+from gpx.methods.classification.extrapolation import MEMORY, extrapolated
 from gpx.methods.classification.site_matrix import ScalarSites, moments_with_sites, not_zero
 
 MIN_DAMPING = 1.0 / 32.0
@@ -72,13 +73,17 @@ def propagate(
     *,
     tolerance: float = 1e-8,
     max_sweeps: int = 200,
+    memory: int = MEMORY,
 ) -> Propagated:
     """Parallel expectation propagation: all sites are updated at once.
 
-    A sweep computes all cavities from one factorisation and updates all sites. Its changes are
+    A sweep computes all cavities from one factorisation and updates all sites. The next sites are
+    extrapolated from those of the last sweeps and what they led to. Where this makes a precision
+    negative, or brings the moments no closer, they are those of the sweep itself, whose changes are
     multiplied by a damping factor, which is halved when the moments come no closer and grows slowly
-    otherwise. For a log-concave likelihood site precisions stay positive. The precision of a cavity
-    is then at least that of the prior, and is clamped there against rounding.
+    otherwise. The evidence has no part in this: the fixed point neither maximises nor minimises it.
+    For a log-concave likelihood site precisions stay positive. The precision of a cavity is then at
+    least that of the prior, and is clamped there against rounding.
 
     Args:
         kernel (n, n): K, float64.
@@ -87,16 +92,20 @@ def propagate(
         y (n,): targets.
         start (2, n): initial sites, e.g. from a similar problem; None: zero.
         tolerance: on ``Propagated.report.residual``.
+        memory: earlier sweeps from which sites are extrapolated; 0: damped sweeps only.
 
     Raises:
         DidNotConverge: the moments differ by more after ``max_sweeps`` sweeps.
 
     Cost: n^3 multiply-adds per sweep (a factorisation, and a triangular solve with n columns).
     Source: Rasmussen and Williams 2006, section 3.6, with parallel updates; equation 3.65 for the
-    evidence, rearranged to avoid division by site precisions, which may be zero.
+    evidence, rearranged to avoid division by site precisions, which may be zero. Anderson 1965 for
+    the extrapolation.
     """
     sites = y.new_zeros(2, len(y)) if start is None else start.clone()
     damping, before = 1.0, math.inf
+    past: list[Tensor] = []  # sites, and where a whole sweep leads, of the last sweeps
+    is_extrapolated = False
     for sweep in range(1, max_sweeps + 1):
         matrix = ScalarSites(kernel, sites[0])
         weights, cavities = _cavities(kernel, matrix, sites)
@@ -106,9 +115,20 @@ def propagate(
             report = SolveReport(sweep, residual, True, "the moments match")
             parts = _evidence(sites, matrix, cavities, tilted)
             return Propagated(sites, weights, matrix, cavities, parts, report, damping)
-        damping = _damped(damping, residual, before)
-        before = residual
-        sites = sites + damping * (_matched(cavities, tilted) - sites)
+        if is_extrapolated and not residual < before:
+            past, is_extrapolated = past[-1:], False
+        else:
+            if not is_extrapolated:
+                damping = _damped(damping, residual, before)
+            before = residual
+            past = [*past, torch.stack([sites, _matched(cavities, tilted)])][-(memory + 1) :]
+            is_extrapolated = len(past) > 1
+        if is_extrapolated:
+            sites = extrapolated(torch.stack(past), cavities.variance)
+            is_extrapolated = bool((sites.isfinite() & (sites[0] >= 0.0)).all())
+        if not is_extrapolated:
+            sites, target = past[-1]
+            sites = sites + damping * (target - sites)
     raise DidNotConverge(
         f"expectation propagation on {len(y)} points has moments that differ by {residual:.1e} "
         f"after {max_sweeps} sweeps with changes damped to {damping:g} of themselves, expected "
@@ -140,10 +160,11 @@ def propagate_many(
     tolerance: float,
     max_sweeps: int,
 ) -> ManyPropagated:
-    """``propagate`` from no sites, for C problems with the same targets in lockstep.
+    """``propagate`` from no sites, by damped sweeps only, for C problems with the same targets.
 
-    A sweep factorises the matrices of all problems and then waits for the device once. Problems
-    that have ended are left out on the CPU; on a device they go along, at no cost in time.
+    They go in lockstep: a sweep factorises the matrices of all problems and then waits for the
+    device once. Problems that have ended are left out on the CPU; on a device they go along, at no
+    cost in time.
 
     Args:
         kernel (C, n, n): K of every problem, float64.

@@ -20,6 +20,7 @@ from torch import Tensor
 from gpx.errors import DidNotConverge, NotPositiveDefinite, class_name
 from gpx.likelihoods.base import Likelihood
 from gpx.linalg import SolveReport
+from gpx.methods.classification.extrapolation import MEMORY, extrapolated
 from gpx.methods.classification.mode import find_mode
 from gpx.methods.classification.site_matrix import Moments, ScalarSites, moments_with_sites
 
@@ -38,9 +39,6 @@ without noise) no residual below that relative to v can be reached; it is then e
 MIN_PROGRESS = 0.1
 """A step after which the bound is lower by no more than ``QUADRATURE`` is taken if the residual is
 lower by this share."""
-
-MEMORY = 5
-"""Differences of earlier steps from which a step is extrapolated."""
 
 MAX_GROWTH = 10.0
 """Most growth of a site's precision in a step, in precisions of the posterior there."""
@@ -115,7 +113,8 @@ def fit_gaussian(
         if taken is None:
             sites = starts.pop(0)()
         elif len(past) > 1:
-            sites = _extrapolated(torch.stack(past), taken.moments.variance)
+            sites = extrapolated(torch.stack(past), taken.moments.variance)
+            sites[0].clamp_min_(0.0)
         else:
             sites = taken.sites + share * (taken.target - taken.sites)
         found = _at(kernel, mean, likelihood, y, sites)
@@ -141,28 +140,6 @@ def fit_gaussian(
         f"{step} steps, expected {tolerance:.1e}; raise max_iterations, make the kernel's "
         f"outputscale smaller, or take model={other}()"
     )
-
-
-def _extrapolated(past: Tensor, variance: Tensor) -> Tensor:
-    """Anderson's step: the combination of the last targets whose combined residual is least.
-
-    Args:
-        past (K, 2, 2, ...): of K points sites and target.
-        variance: of the posterior at the last one, which gives residuals their unit.
-    """
-    sites, targets = past.unbind(1)
-    unit = torch.stack([variance, variance.sqrt()])
-    residuals = ((targets - sites) * unit).flatten(1)
-    changes = residuals.diff(dim=0)
-    size = changes.norm(dim=1, keepdim=True).clamp_min(torch.finfo(changes.dtype).tiny)
-    changes = changes / size
-    gram = changes @ changes.mT
-    gram.diagonal().add_(1e-10)
-    weights = torch.linalg.solve(gram, changes @ residuals[-1]) / size[:, 0]
-    moved = torch.tensordot(weights, targets.diff(dim=0), dims=1)
-    proposed = targets[-1] - moved
-    proposed[0].clamp_min_(0.0)
-    return proposed
 
 
 class _Point(NamedTuple):

@@ -20,6 +20,7 @@ from gpx.likelihoods import (
     StudentT,
 )
 from gpx.means import Constant, Zero
+from gpx.methods.classification import propagation
 from gpx.methods.classification.propagation import propagate, propagate_many
 from gpx.models import ExactGP, ExpectationPropagationGP, LaplaceGP
 from gpx.objectives import EPEvidence, ExactMLL, LaplaceEvidence
@@ -323,10 +324,10 @@ def test_many_problems_are_those_of_each(likelihood):
     for row in range(4):
         if not found.converged[row]:
             with pytest.raises(DidNotConverge):
-                propagate(kernels[row], means[row], likelihood, y, **limits)
+                propagate(kernels[row], means[row], likelihood, y, **limits, memory=0)
             assert not bool(found.weights[row].any())
             continue
-        alone = propagate(kernels[row], means[row], likelihood, y, **limits)
+        alone = propagate(kernels[row], means[row], likelihood, y, **limits, memory=0)
         sweeps.append(alone.report.iterations)
         torch.testing.assert_close(found.precisions[row], alone.sites[0], rtol=1e-8, atol=1e-9)
         torch.testing.assert_close(found.weights[row], alone.weights, rtol=1e-8, atol=1e-9)
@@ -355,3 +356,97 @@ def test_chains_take_points_of_zero_prior_variance():
     assert found.converged == [True]
     alone = propagate(kernel, torch.zeros_like(x), PROBIT, y, **limits)
     torch.testing.assert_close(found.weights[0], alone.weights, rtol=1e-6, atol=1e-6)
+
+
+def targets_of(likelihood, f):
+    """Targets of likelihoods with one latent function, drawn at f or cut from it."""
+    if likelihood.task == "binary":
+        return f.sign()
+    if likelihood.task == "count":
+        return torch.poisson(f.exp(), generator=draws())
+    return torch.bucketize(f, torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64)).double()
+
+
+KINDS = {
+    "probit": lambda: Bernoulli("probit"),
+    "logit": lambda: Bernoulli("logit"),
+    "poisson": Poisson,
+    "negative binomial": lambda: NegativeBinomial(0.4),
+    "ordinal": lambda: Ordinal(4),
+    "ordinal probit": lambda: Ordinal(4, "probit"),
+}
+"""Of each likelihood a new one."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_extrapolated_sweeps_end_where_damped_ones_do_and_sooner(kind):
+    x, _ = points(40)
+    y = targets_of(KINDS[kind](), (2.0 * x[:, 0]).sin() + x[:, 1])
+    model = ExpectationPropagationGP(**parts(KINDS[kind](), 50.0)).double()
+    kernel, mean = model.kernel.evaluate(x).detach(), model.mean(x).detach()
+    limits = {"tolerance": 1e-11, "max_sweeps": 400}
+    found, plain = (
+        propagate(kernel, mean, model.likelihood, y, memory=memory, **limits) for memory in (5, 0)
+    )
+    torch.testing.assert_close(found.sites, plain.sites, rtol=1e-7, atol=1e-9)
+    torch.testing.assert_close(found.weights, plain.weights, rtol=1e-7, atol=1e-9)
+    for name, part in plain.parts.items():
+        torch.testing.assert_close(found.parts[name], part, rtol=1e-9, atol=1e-9)
+    assert found.report.iterations <= 0.8 * plain.report.iterations
+    evidences = EPEvidence(tolerance=1e-11), EPEvidence(tolerance=1e-11)
+    evidences[1].start = plain.sites  # converged: no sweep changes them
+    gradients = []
+    for evidence in evidences:
+        model.zero_grad()
+        evidence.evidence(model, x, y).value.backward()
+        gradients.append([p.grad.clone() for p in model.parameters()])
+    for ours, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-8)
+
+
+def test_hard_problems_take_no_more_sweeps_and_far_fewer_in_all():
+    """Separable labels, wide ordered classes that are nearly certain, and counts of a million."""
+    generator = torch.Generator().manual_seed(2)
+    x = torch.randn(40, 2, generator=generator, dtype=torch.float64)
+    f = x[:, 0] + 0.5 * x[:, 1]
+    wide = Ordinal(4).double()
+    with torch.no_grad():
+        wide.gaps = torch.tensor([103.0, 102.0], dtype=torch.float64)
+        wide.first_cut.fill_(-98.0)
+    classes = torch.bucketize(f, torch.tensor([-1.0, 0.0, 1.0]).double()).double()
+    near = torch.poisson(torch.full((40,), 1e6).double(), generator=generator)
+    problems = [(wide, classes, scale) for scale in (1e3,)]
+    problems += [(kind, f.sign(), scale) for kind in (PROBIT, LOGIT) for scale in (1e2, 2e5)]
+    problems += [(Ordinal(4).double(), classes, 1e3), (Poisson(), near, 4.0)]
+    counts = []
+    for likelihood, y, scale in problems:
+        kernel = RBF(None, 1.0, scale).double().evaluate(x).detach()
+        runs = [propagate(kernel, 0.0 * f, likelihood, y, memory=memory) for memory in (5, 0)]
+        # a million counts have sites of precision 1e6, which cost the evidence as many digits
+        torch.testing.assert_close(*(sum(run.parts.values()) for run in runs), rtol=1e-6, atol=1e-7)
+        counts.append([run.report.iterations for run in runs])
+    assert all(ours <= plain for ours, plain in counts), counts
+    ours, plain = map(sum, zip(*counts, strict=True))
+    assert ours < 0.7 * plain, counts
+
+
+@pytest.mark.parametrize("bad", [-1e3, math.nan, 1e9])
+def test_a_bad_extrapolation_is_not_taken(monkeypatch, bad):
+    """A negative precision, no number, or sites from which the moments are further apart."""
+    x, y = points(30)
+    kernel = parts(PROBIT, 20.0)["kernel"].double().evaluate(x).detach()
+    asked = []
+
+    def wrong(past, variance):
+        asked.append(len(past))
+        found = past[-1, 1].clone()
+        found[0, 3] = bad
+        return found
+
+    monkeypatch.setattr(propagation, "extrapolated", wrong)
+    plain = propagate(kernel, 0.0 * y, PROBIT, y, memory=0)
+    found = propagate(kernel, 0.0 * y, PROBIT, y)
+    torch.testing.assert_close(found.sites, plain.sites, rtol=1e-6, atol=1e-7)
+    assert asked
+    # where the precisions show it, no sweep is lost
+    assert found.report.iterations <= (2 if bad == 1e9 else 1) * plain.report.iterations
