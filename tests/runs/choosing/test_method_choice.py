@@ -11,6 +11,7 @@ from gpx.runs.choosing.method_choice import CHAIN_STEPS, METHODS, Facts, Method,
 TABLE = Facts(num_train=900, num_inputs=8)
 SEVERAL = replace(TABLE, num_outputs=2, gaussian=False, gaussian_outputs=True)
 CLASSES = replace(TABLE, task="binary", gaussian=False)
+ORDERED = replace(TABLE, task="ordinal", gaussian=False)
 
 CASES = {
     "small": (TABLE, "exact"),
@@ -68,7 +69,14 @@ CASES = {
     "two classes": (CLASSES, "ep"),
     "two classes, more rows": (replace(CLASSES, num_train=1_200), "laplace"),
     "two classes, little time": (replace(CLASSES, budget=15.0), "laplace"),
-    "ordered classes": (replace(TABLE, task="ordinal", gaussian=False), "laplace"),
+    "ordered classes": (replace(ORDERED, num_train=600), "ep"),
+    "ordered classes, more rows": (ORDERED, "laplace"),
+    "ordered classes, little time": (replace(ORDERED, num_train=400, budget=20.0), "laplace"),
+    "ordered classes in files": (replace(ORDERED, form="stream"), "svgp"),
+    "ordered classes without curvature": (
+        replace(ORDERED, num_train=400, suits_laplace=False),
+        "svgp",
+    ),
     "two classes, many rows": (replace(CLASSES, num_train=5_000), "svgp"),
     "counts": (replace(TABLE, task="count", gaussian=False), "laplace"),
     "several classes": (replace(TABLE, task="multiclass", gaussian=False), "svgp"),
@@ -117,6 +125,13 @@ def test_the_reason_names_what_decided():
     assert "decay with distance" in choose(CASES["a periodic kernel"][0]).reason
     assert "trainer.budget=30" in choose(CASES["some time"][0]).reason
     assert "above trainer.budget=0.1" in choose(CASES["no time"][0]).reason
+
+
+def test_the_reason_for_ordered_classes_says_what_laplace_lacks():
+    reason = choose(replace(ORDERED, num_train=400)).reason
+    assert reason.startswith("400 rows are few enough for expectation propagation; approx=laplace")
+    assert "its probabilities are too even" in reason
+    assert "laplace" not in choose(CASES["two classes"][0]).reason
 
 
 def test_few_rows_are_averaged_over_hyperparameters():
