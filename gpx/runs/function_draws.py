@@ -12,6 +12,7 @@ from gpx.errors import ConfigError, NoSpectrum, NotAvailable
 from gpx.likelihoods import Likelihood
 from gpx.models import Posterior
 from gpx.sampling.seeds import derive_seed, global_randomness, stream
+from gpx.tensor_checks import own_number
 from gpx.warned_line import users_line
 
 MAX_JOINT_ROWS = 5000
@@ -66,7 +67,8 @@ def require_known_targets(
     posterior: Posterior, likelihood: Likelihood, calibration: Recalibration | None
 ) -> None:
     """Raise NotAvailable if the distribution of targets given a function is not known."""
-    if posterior.has_own_noise and likelihood.task == "regression":
+    unknown = posterior.has_own_noise and likelihood.task == "regression"
+    if unknown and noise_of_functions(posterior, 1, seed=0) is None:
         why = "the noise is uncertain or differs between experts"
     elif calibration is not None:
         why = "recalibration"
@@ -78,9 +80,26 @@ def require_known_targets(
     )
 
 
+def noise_of_functions(posterior: Posterior, num: int, *, seed: int) -> Tensor | None:
+    """Noise variances (num,) of the functions of ``drawn_functions``; None: the likelihood's."""
+    generator = stream(seed, "sampled functions", own_number(posterior).device)
+    return posterior.noise_of_draws(num, generator=generator)
+
+
 @torch.no_grad()
-def drawn_targets(likelihood: Likelihood, f: Tensor, *, seed: int) -> Tensor:
-    """Draw a target given every value of the functions f (num, n, ...); float64 on the CPU."""
+def drawn_targets(
+    likelihood: Likelihood, f: Tensor, *, seed: int, noise: Tensor | None = None
+) -> Tensor:
+    """Draw a target given every value of the functions f (num, n, ...); float64 on the CPU.
+
+    Args:
+        noise (num,): variances of normal noise, one for each function of f (num, n); None: the
+            likelihood's noise.
+    """
+    if noise is not None:
+        with global_randomness(derive_seed(seed, "sampled noise")):
+            draws = torch.randn(f.shape, dtype=torch.float64)
+        return f.double().cpu() + noise.double().cpu().sqrt().unsqueeze(1) * draws
     rows = f.reshape(f.shape[0] * f.shape[1], *f.shape[2:])
     with global_randomness(derive_seed(seed, "sampled noise")):
         y = likelihood.predictive(rows, torch.zeros_like(rows)).sample()

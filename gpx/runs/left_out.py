@@ -11,12 +11,9 @@ from numpy.typing import NDArray
 
 from gpx.data import Standardiser
 from gpx.errors import NotAvailable, class_name
-from gpx.inference.sampled_hyperparameters.left_out import LeftOutMixture
+from gpx.inference.sampled_hyperparameters.left_out import LeftOutMixture, enough_samples
 from gpx.models import ExactPosterior, HyperparameterMixture, IndependentPosterior, Posterior
 from gpx.warned_line import users_line
-
-FEW_SAMPLES = 10
-"""Effective samples below which the prediction of a row is warned of."""
 
 
 class LeftOutRows(NamedTuple):
@@ -53,7 +50,7 @@ def left_out_rows(posterior: Posterior, scaler: Standardiser, normal: bool) -> L
             predictions are not normal.
 
     Warns:
-        samples of the hyperparameters of which fewer than ``FEW_SAMPLES`` count for a row.
+        samples of the hyperparameters of which too few count for a row (``enough_samples``).
 
     Cost: n^3 operations and one n x n array, for every sample of hyperparameters.
     """
@@ -86,7 +83,7 @@ def left_out_rows(posterior: Posterior, scaler: Standardiser, normal: bool) -> L
 
 def _warn_of_few(effective: NDArray[np.float64], samples: int) -> None:
     """Warn of rows (n,) that few of the samples of the hyperparameters predict."""
-    few = int((effective < min(FEW_SAMPLES, samples)).sum())
+    few = int((effective < enough_samples(samples)).sum())
     if few:
         row = int(effective.argmin())
         warnings.warn(

@@ -24,7 +24,12 @@ from gpx.likelihoods.gaussian import NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.models import Posterior
 from gpx.runs.arrays import coded_inputs
-from gpx.runs.function_draws import drawn_functions, drawn_targets, require_known_targets
+from gpx.runs.function_draws import (
+    drawn_functions,
+    drawn_targets,
+    noise_of_functions,
+    require_known_targets,
+)
 from gpx.runs.further_rows import conditionable_likelihood, row_noise, standardised_targets
 from gpx.runs.gaps import averaged_over_gaps
 from gpx.runs.hyperparameters import Hyperparameters, hyperparameters_of, shown
@@ -339,8 +344,8 @@ class Predictor:
             ShapeError, DTypeError, DataError: as ``predict``.
             ConfigError: an invalid ``num`` or ``seed``, or a kernel without random Fourier features
                 to draw functions from, where draws are not joint (``NoSpectrum``).
-            NotAvailable: ``targets`` with recalibration or a posterior with its own noise, where
-                the distribution of y given a function is not known; or ``jointly`` without a joint
+            NotAvailable: ``targets`` with recalibration or with noise that differs between experts,
+                where the distribution of y given a function is not known; or ``jointly`` without a joint
                 distribution in closed form.
         """
         if targets:
@@ -350,7 +355,8 @@ class Predictor:
         if not targets:
             known, _ = self.likelihood.outputs(f, torch.zeros_like(f))
             return self.original_draws(known.double().cpu()).numpy()
-        y = drawn_targets(self.likelihood, f, seed=seed)
+        noise = noise_of_functions(self.posterior, num, seed=seed)
+        y = drawn_targets(self.likelihood, f, seed=seed, noise=noise)
         if not self.labels:
             return self.original_draws(y).numpy()
         return np.array(self.labels)[class_numbers(y, self.likelihood.task).numpy()]

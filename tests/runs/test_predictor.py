@@ -6,6 +6,7 @@ import torch
 from frames import Column, Frame
 from scipy import stats
 
+import gpx
 from gpx.calibration import Variance
 from gpx.data import Standardiser
 from gpx.data.target_transform import TargetTransform
@@ -380,3 +381,19 @@ def test_means_of_counts_that_a_far_tail_makes_are_warned_of():
         if warned:
             assert "of 3 predicted means lie above their 95 % interval" in str(said[0].message)
             assert [warning.filename for warning in said] == [__file__, __file__]
+
+
+def test_targets_are_drawn_with_the_noise_of_the_sample_of_hyperparameters():
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-2, 2, (20, 1))
+    y = 300 + 50 * np.sin(2 * x[:, 0]) + 10 * rng.normal(size=20)
+    short = ("optimizer.burn_in=60", "optimizer.iterations=200", "optimizer.thin=20")
+    options = ("approx=fully_bayesian", "kernel=rbf", *short, "data.test_fraction=0")
+    fitted = gpx.fit(x, y, *options, quiet=True, keep=False)
+    f, drawn = (fitted.sample(x[:3], 4000, targets=targets, seed=2) for targets in (False, True))
+    np.testing.assert_allclose(drawn.std(0), fitted.predict(x[:3]).std, rtol=0.06)
+    # noise of one function is of one size, and differs between functions
+    noise = np.sqrt(fitted.hyperparameters["likelihood.noise_variance"].mean())
+    unit = (drawn - f) / np.std(y)
+    np.testing.assert_allclose(unit.std(), noise, rtol=0.06)
+    np.testing.assert_allclose(np.corrcoef(drawn - f, rowvar=False)[0, 1], 0.0, atol=0.065)

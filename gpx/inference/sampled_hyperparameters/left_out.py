@@ -10,6 +10,14 @@ from gpx.inference.finite_mixture import mixture_moments
 from gpx.inference.leave_one_out import LeftOut
 from gpx.methods.base.posterior import Marginals
 
+ENOUGH_SAMPLES = 10
+"""Effective samples of the hyperparameters below which what rests on them is warned of."""
+
+
+def enough_samples(count: int) -> float:
+    """The same of ``count`` samples: a quarter, where these are few."""
+    return min(ENOUGH_SAMPLES, 0.25 * count)
+
 
 class LeftOutMixture(NamedTuple):
     """Predictions of each value given all the others: mixtures of S normals.

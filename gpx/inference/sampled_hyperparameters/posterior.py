@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple, Protocol
 
@@ -15,7 +16,7 @@ from gpx.errors import ConfigError, NotAvailable, class_name
 from gpx.inference.exact_posterior import ExactPosterior
 from gpx.inference.finite_mixture import gaussian_mixture, mixture_moments
 from gpx.inference.leave_one_out import LeftOut
-from gpx.inference.sampled_hyperparameters.left_out import LeftOutMixture
+from gpx.inference.sampled_hyperparameters.left_out import LeftOutMixture, enough_samples
 from gpx.inference.sampled_hyperparameters.stacked import StackedProcesses
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian, NoisyOutputs
@@ -25,6 +26,7 @@ from gpx.methods.base.hyper_position import HyperPosition
 from gpx.methods.base.model import Model
 from gpx.methods.base.posterior import Marginals, Posterior, untrained
 from gpx.methods.base.sampled_functions import sampled_functions
+from gpx.warned_line import users_line
 
 KEPT_BYTES = 2**30
 """The posteriors of all samples are kept between predictions if they take no more memory;
@@ -235,8 +237,10 @@ class HyperparameterMixture(Posterior):
     def facts(self) -> dict[str, bool | int | float | str]:
         """As in ``Posterior``: the number of samples, and how many equally weighted ones say as
         much once further rows have changed their weights."""
-        effective = float(1.0 / self.weights.square().sum())
-        return {"num_samples": len(self.samples), "effective_samples_mixture": effective}
+        return {"num_samples": len(self.samples), "effective_samples_mixture": self._effective()}
+
+    def _effective(self) -> float:
+        return float(1.0 / self.weights.square().sum())
 
     def joint_covariance(self, x: Tensor) -> Tensor:
         """As in ``Posterior``, of the mixture: within the components, and of their means."""
@@ -251,13 +255,13 @@ class HyperparameterMixture(Posterior):
     @torch.no_grad()
     def sample(self, x: Tensor, num: int = 1, *, generator: torch.Generator) -> Tensor:
         """As in ``Posterior``: each draw is of a randomly drawn component."""
-        counts = self._counts(num, generator)
+        counts, order = self._drawn_components(num, generator)
         draws = [
             part.posterior.sample(x, count, generator=generator)
             for part, count in zip(self.components(), counts, strict=True)
             if count
         ]
-        return torch.cat(draws)[self._order(num, generator)]
+        return torch.cat(draws)[order]
 
     @torch.no_grad()
     def sample_paths(self, num: int, *, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
@@ -266,13 +270,12 @@ class HyperparameterMixture(Posterior):
         Raises:
             ConfigError: the kernel has no random Fourier features.
         """
-        counts = self._counts(num, generator)
+        counts, order = self._drawn_components(num, generator)
         functions = [
             part.posterior.sample_paths(count, generator=generator)
             for part, count in zip(self.components(), counts, strict=True)
             if count
         ]
-        order = self._order(num, generator)
 
         @sampled_functions(self)
         def paths(x: Tensor) -> Tensor:
@@ -280,17 +283,29 @@ class HyperparameterMixture(Posterior):
 
         return paths
 
-    def _counts(self, num: int, generator: torch.Generator) -> list[int]:
-        """How many of ``num`` draws are of each component."""
+    @torch.no_grad()
+    def noise_of_draws(self, num: int, *, generator: torch.Generator) -> Tensor:
+        """As in ``Posterior``: that of the component that each is drawn of."""
+        counts, order = self._drawn_components(num, generator)
+        batch = self._batch()
+        if batch is not None:
+            noise = batch.noise
+        else:
+            noise = torch.stack([part.noise for part in self.components()])
+        repeats = torch.tensor(counts, device=noise.device)
+        return noise.repeat_interleave(repeats)[order]
+
+    def _drawn_components(self, num: int, generator: torch.Generator) -> tuple[list[int], Tensor]:
+        """How many of ``num`` draws are of each component, and an order (num,) of them.
+
+        In that order draws tell nothing about their components. They are the first that is drawn
+        from a generator, so that one in the same state gives the same (``noise_of_draws``).
+        """
         shares = self.weights.to(generator.device)
         drawn = torch.multinomial(shares, num, replacement=True, generator=generator)
-        return torch.bincount(drawn, minlength=len(shares)).tolist()
-
-    def _order(self, num: int, generator: torch.Generator) -> Tensor:
-        """An order in which draws tell nothing about their components."""
-        return torch.randperm(num, generator=generator, device=generator.device).to(
-            self.samples.device
-        )
+        counts = torch.bincount(drawn, minlength=len(shares)).tolist()
+        order = torch.randperm(num, generator=generator, device=generator.device)
+        return counts, order.to(self.samples.device)
 
     @torch.no_grad()
     def with_observations(
@@ -318,10 +333,25 @@ class HyperparameterMixture(Posterior):
         made = HyperparameterMixture(self.template)
         weights = (self.weights.log() + logs).softmax(0)
         made.fill(rows, targets, self.samples, known, weights)
+        left, enough = made._effective(), enough_samples(len(weights))
+        if left < enough <= self._effective():
+            warnings.warn(
+                f"the further rows are far from what is expected of them: {left:.1f} of the "
+                f"{len(weights)} samples of the hyperparameters still count; train again with "
+                "all rows",
+                stacklevel=users_line(),
+            )
         return made
 
     def _log_densities_of(self, x: Tensor, y: Tensor, noise: RowNoise | None) -> Tensor:
         """log p(y | x, data, theta) (S,) of further rows by the prediction of every sample."""
+        batch, m = self._batch(), len(x)
+        numbers = len(self.samples) * m * (m + len(self.inputs))
+        if batch is not None and numbers * x.element_size() <= KEPT_BYTES:
+            own = batch.noise.unsqueeze(1)
+            found = batch.log_densities(x, y, own if noise is None else noise.like(x).variance(own))
+            if found is not None:
+                return found
         logs = []
         for part in self.components():
             mean, covariance = part.posterior.predict(x).mean, part.posterior.joint_covariance(x)

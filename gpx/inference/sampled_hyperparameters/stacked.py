@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gpx.backends import row_chunks
 from gpx.backends.chunks import DEFAULT_BUDGET
+from gpx.constants import LOG_TWO_PI
 from gpx.inference.leave_one_out import LeftOut
 from gpx.inference.stacked_kernels import Stacks, mapped, stacked_covariances, stacked_diagonals
 from gpx.kernels.base import Kernel
@@ -94,12 +95,39 @@ class StackedProcesses(NamedTuple):
         return Marginals(torch.cat(means, 1), torch.cat(variances, 1))
 
     def _marginals(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        count = len(self.noise)
-        rows = x.expand(count, *x.shape)
-        known = self.inputs.expand(count, *self.inputs.shape)
+        rows = x.expand(len(self.noise), *x.shape)
+        mean, explained = self._projected(rows)
+        prior = stacked_diagonals(self.kernel, self.stacks, rows)
+        return mean, (prior - explained.square().sum(1)).clamp_min(0.0)
+
+    def _projected(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean (S, t) at rows (S, t, d), and L^-1 k (S, n, t), whose squares explain variance."""
+        known = self.inputs.expand(len(rows), *self.inputs.shape)
         cross = stacked_covariances(self.kernel, self.stacks, rows, known)  # (S, t, n)
         offset = mapped(self.mean, self.stacks, lambda own, at: own(at), rows)
         mean = offset + (cross @ self.weights.unsqueeze(2)).squeeze(2)
-        explained = torch.linalg.solve_triangular(self.roots, cross.mT, upper=False)
-        prior = stacked_diagonals(self.kernel, self.stacks, rows)
-        return mean, (prior - explained.square().sum(1)).clamp_min(0.0)
+        return mean, torch.linalg.solve_triangular(self.roots, cross.mT, upper=False)
+
+    @torch.no_grad()
+    def log_densities(self, x: Tensor, y: Tensor, variances: Tensor) -> Tensor | None:
+        """log p(y | data, theta) (S,) of further rows x (m, d), y (m,), in nats.
+
+        None: a covariance has no Cholesky factor without jitter.
+
+        Args:
+            variances (S, 1) or (S, m): of their noise.
+
+        Cost: S (n^2 m + n m^2 + m^3 / 3) multiply-adds, S m (n + m) numbers.
+        """
+        rows = x.expand(len(self.noise), *x.shape)
+        mean, explained = self._projected(rows)
+        covariances = stacked_covariances(self.kernel, self.stacks, rows)
+        covariances = covariances - explained.mT @ explained
+        covariances.diagonal(dim1=1, dim2=2).add_(variances)
+        roots, info = torch.linalg.cholesky_ex(covariances)
+        if bool(info.any()):
+            return None
+        residual = (y - mean).unsqueeze(2)
+        misfit = torch.linalg.solve_triangular(roots, residual, upper=False).square().sum((1, 2))
+        half_log = roots.diagonal(dim1=1, dim2=2).log().sum(1)
+        return -0.5 * (misfit + len(y) * LOG_TWO_PI) - half_log

@@ -172,6 +172,15 @@ class Posterior(DataSized, ABC):
         variance is uncertain, or differs between experts."""
         return False
 
+    def noise_of_draws(self, num: int, *, generator: torch.Generator) -> Tensor | None:
+        """Noise variances (num,) of functions that a generator in the same state would draw.
+
+        They are those of the first ``num`` functions of ``sample`` and ``sample_paths`` for a
+        regression with normal noise. None (default): the likelihood's, or not known of a function
+        (``has_own_noise``).
+        """
+        return None
+
     def own_hyperparameters(self) -> dict[str, Tensor] | None:
         """Learned hyperparameters in natural units by dotted name, for posteriors of several parts.
 

@@ -242,3 +242,50 @@ def test_predictions_are_differentiable_in_the_inputs():
     posterior = sampled().condition(x, y)
     new = torch.tensor([[0.5], [2.0]]).double().requires_grad_()
     assert torch.autograd.gradcheck(lambda at: tuple(posterior.predict(at)), new)
+
+
+def test_draws_and_their_noise_are_of_the_same_samples():
+    (x, y), (new, _) = data(), data(1, 5)
+    posterior = sampled().condition(x, y)
+    posterior.weights = torch.tensor([0.2, 0.3, 0.5]).double()
+
+    def generator():
+        return torch.Generator().manual_seed(3)
+
+    noise = posterior.noise_of_draws(4000, generator=generator())
+    own = SAMPLES[:, 3].exp()
+    shares = torch.stack([(noise - each).abs() < 1e-12 for each in own]).double().mean(1)
+    # four standard errors of 4,000 draws
+    torch.testing.assert_close(shares, posterior.weights, rtol=0.0, atol=0.032)
+    draws = (
+        posterior.sample(new, 4000, generator=generator()),
+        posterior.sample_paths(4000, generator=generator())(new),
+    )
+    for f in draws:
+        for sample, value in zip(SAMPLES, own, strict=True):
+            law = at(sample).condition(x, y).predict(new)
+            of_it = f[(noise - value).abs() < 1e-12]
+            error = law.variance.sqrt() / len(of_it) ** 0.5
+            assert ((of_it.mean(0) - law.mean).abs() < 4.5 * error).all()
+
+
+@pytest.mark.parametrize(
+    "noise", [None, RowNoise(torch.tensor([0.1, 0.2]).double(), torch.ones(2).double())]
+)
+def test_densities_of_further_rows_are_those_of_the_components(noise, monkeypatch):
+    (x, y), (more, seen) = data(), data(1, 2)
+    found = sampled().condition(x, y).with_observations(more, seen, Gaussian(), noise)
+    monkeypatch.setattr(module, "KEPT_BYTES", 0)
+    slowly = sampled().condition(x, y).with_observations(more, seen, Gaussian(), noise)
+    torch.testing.assert_close(found.weights, slowly.weights, rtol=1e-9, atol=0.0)
+
+
+def test_rows_that_leave_few_samples_are_warned_of():
+    (x, y), (more, seen) = data(), data(1, 1)
+    spread = torch.randn(40, 4, generator=torch.Generator().manual_seed(0)).double()
+    posterior = sampled(SAMPLES[:1] + 0.3 * spread).condition(x, y)
+    for value in (y[:1], seen):  # as expected
+        posterior.with_observations(x[:1] if value is not seen else more, value, Gaussian())
+    with pytest.warns(UserWarning, match=r"1\.\d of the 40 samples .* count; train again with all"):
+        few = posterior.with_observations(more, seen + 10.0, Gaussian())
+    few.with_observations(more, seen + 10.0, Gaussian())  # said once
