@@ -11,6 +11,7 @@ from gpx.calibration import Recalibration
 from gpx.errors import ConfigError, NoSpectrum, NotAvailable
 from gpx.likelihoods import Likelihood
 from gpx.models import Posterior
+from gpx.sampling.prior import GIVEN_ROWS
 from gpx.sampling.seeds import derive_seed, global_randomness, stream
 from gpx.tensor_checks import own_number
 from gpx.warned_line import users_line
@@ -53,7 +54,8 @@ def drawn_functions(
         try:
             found = drawn_jointly()
         except NotAvailable:
-            raise error from None
+            text = str(error).partition(GIVEN_ROWS)[0]
+            raise NoSpectrum(f"{text}; draws at given rows are not available either") from None
         warnings.warn(
             "the kernel has no random features, so these draws are joint draws at the given rows: "
             "the same seed gives other functions at other rows (jointly=True does so without this "

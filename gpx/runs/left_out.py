@@ -56,9 +56,9 @@ def left_out_rows(posterior: Posterior, scaler: Standardiser, normal: bool) -> L
     """
     if not isinstance(posterior, (ExactPosterior, IndependentPosterior, HyperparameterMixture)):
         raise NotAvailable(
-            "leave-one-out predictions need an exact Gaussian process that is solved by Cholesky, "
-            f"and the posterior is {class_name(posterior)}: train with approx=exact and "
-            "solver=cholesky, with approx=fully_bayesian, or several targets with "
+            "leave-one-out predictions are of a real target, by an exact Gaussian process that is "
+            f"solved by Cholesky, and the posterior is {class_name(posterior)}: train with "
+            "approx=exact and solver=cholesky, with approx=fully_bayesian, or several targets with "
             "approx=independent"
         )
     if not normal:

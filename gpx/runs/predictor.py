@@ -345,8 +345,8 @@ class Predictor:
             ConfigError: an invalid ``num`` or ``seed``, or a kernel without random Fourier features
                 to draw functions from, where draws are not joint (``NoSpectrum``).
             NotAvailable: ``targets`` with recalibration or with noise that differs between experts,
-                where the distribution of y given a function is not known; or ``jointly`` without a joint
-                distribution in closed form.
+                where the distribution of y given a function is not known; or ``jointly`` without a
+                joint distribution in closed form.
         """
         if targets:
             require_known_targets(self.posterior, self.likelihood, self.calibration)

@@ -19,6 +19,9 @@ from gpx.tensor_checks import check_alike
 CHUNK_BYTES = 1 << 28
 """Phases, cosines and sines held at once."""
 
+GIVEN_ROWS = "; draws at given rows need none:"
+"""How advice on kernels without features begins."""
+
 
 @dataclass(frozen=True)
 class Frequencies:
@@ -106,8 +109,8 @@ def prior_functions(
         )
     except NoSpectrum as error:
         raise NoSpectrum(
-            f"{error}; draws at given rows need none: fitted.sample(x, num, jointly=True), in a "
-            "loop of your own posterior.sample(x, num, generator=...)"
+            f"{error}{GIVEN_ROWS} fitted.sample(x, num, jointly=True), in a loop of your own "
+            "posterior.sample(x, num, generator=...)"
         ) from error
 
 

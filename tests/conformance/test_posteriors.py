@@ -38,6 +38,9 @@ WITH_COVARIANCE = {
     "SGPR",
     "SVGP",
     "SVGP of classes",
+    "LaplaceGP of classes",
+    "ExpectationPropagationGP of classes",
+    "VGP of classes",
 }
 """Models whose posteriors have a joint covariance."""
 

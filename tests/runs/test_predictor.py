@@ -397,3 +397,25 @@ def test_targets_are_drawn_with_the_noise_of_the_sample_of_hyperparameters():
     unit = (drawn - f) / np.std(y)
     np.testing.assert_allclose(unit.std(), noise, rtol=0.06)
     np.testing.assert_allclose(np.corrcoef(drawn - f, rowvar=False)[0, 1], 0.0, atol=0.065)
+
+
+def test_classes_of_a_kernel_without_features_are_drawn_jointly():
+    x = torch.linspace(-2, 2, 14, dtype=torch.float64)[:, None]
+    scaler, _ = Standardiser.fit(x, x[:, 0], scale_targets=False)
+
+    def model(likelihood, y):
+        parts = {"kernel": Linear(), "mean": Constant(), "likelihood": likelihood}
+        posterior = LaplaceGP(**parts).double().condition(scaler.transform_inputs(x), y)
+        labels = ("a", "b", "c")[: max(2, likelihood.num_latents)]
+        return Predictor(posterior, likelihood, scaler, ("x",), "kind", labels=labels)
+
+    two = model(Bernoulli(), x[:, 0].sign())
+    with pytest.warns(UserWarning, match="joint draws at the given rows"):
+        drawn = two.sample(x.numpy(), 400, targets=True)
+    assert set(drawn[:, 0]) == set(drawn[:, -1]) == {"a", "b"}
+    assert (drawn[:, -1] == "b").mean() > 0.6 > 0.4 > (drawn[:, 0] == "b").mean()
+    three = model(Softmax(3), (x[:, 0] > 0).double())
+    with pytest.raises(
+        NoSpectrum, match=r"Matern52\(\); draws at given rows are not available eit"
+    ):
+        three.sample(x.numpy())

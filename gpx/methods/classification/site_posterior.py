@@ -17,7 +17,7 @@ from gpx.means.base import Mean
 from gpx.methods.base.gradients import no_gradient
 from gpx.methods.base.posterior import Marginals, Posterior, untrained
 from gpx.methods.classification.prior_matrix import prior_matrix, prior_variances
-from gpx.methods.classification.site_matrix import SiteMatrix, site_matrix
+from gpx.methods.classification.site_matrix import ScalarSites, SiteMatrix, site_matrix
 from gpx.sampling import SHARED, Frequencies, prior_functions
 
 SOBOL_POINTS = 1024
@@ -106,6 +106,18 @@ class SitePosterior(PartlyInDouble, Posterior):
         if self.num_latents > 1:
             covariance = covariance.diagonal(dim1=1, dim2=2).clamp_min(0.0)
         return Marginals(mean, covariance)
+
+    def joint_covariance(self, x: Tensor) -> Tensor:
+        """As in ``Posterior``, of one latent function, differentiable in x.
+
+        Raises:
+            NotAvailable: several latent functions.
+        """
+        sites = self.sites()
+        if not isinstance(sites, ScalarSites):
+            return super().joint_covariance(x)
+        half = sites.explained(prior_matrix(self.kernel, x, self.inputs))
+        return (prior_matrix(self.kernel, x) - half.mT @ half).to(x.dtype)
 
     def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:
         """As in ``Posterior``; for several classes under the joint distribution of the latents.

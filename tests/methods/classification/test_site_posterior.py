@@ -4,10 +4,11 @@ import pytest
 import torch
 from class_problems import parts, points
 
+from gpx.errors import NotAvailable
 from gpx.kernels import RBF
-from gpx.likelihoods import Bernoulli, Poisson
+from gpx.likelihoods import Bernoulli, Poisson, Softmax
 from gpx.means import Zero
-from gpx.models import LaplaceGP, SampledGP
+from gpx.models import VGP, ExpectationPropagationGP, LaplaceGP, SampledGP
 from gpx.objectives import LaplaceEvidence
 from gpx.training import EllipticalSlice
 
@@ -86,3 +87,25 @@ def test_chains_around_the_posterior_take_large_counts_in_single_precision():
     found = model.condition(x, y).predict(t)
     want = (0.5 * (6.0 * t[:, 0]).sin()).exp() * 1e3
     torch.testing.assert_close(found.mean, want.log(), rtol=0.0, atol=0.1)
+
+
+@pytest.mark.parametrize("model", [LaplaceGP, VGP, ExpectationPropagationGP])
+def test_the_joint_covariance_is_that_of_the_gaussian_sites(model):
+    x, y = points(12)
+    posterior = model(**parts(Bernoulli())).double().condition(x, y)
+    new = x[:4] + 0.3
+    kernel, cross = posterior.kernel.evaluate(x), posterior.kernel.evaluate(new, x)
+    noisy = kernel + torch.diag(1.0 / posterior.information)
+    want = posterior.kernel.evaluate(new) - cross @ torch.linalg.solve(noisy, cross.mT)
+    torch.testing.assert_close(posterior.joint_covariance(new), want)
+    draws = posterior.sample(new, 20_000, generator=torch.Generator().manual_seed(0))
+    # four standard errors of 20,000 draws
+    torch.testing.assert_close(draws.mT.cov(), want, rtol=0.0, atol=0.04 * float(want.max()))
+
+
+def test_several_latent_functions_have_no_joint_covariance():
+    x, y = points(9)
+    labels = (y > 0).double()
+    posterior = LaplaceGP(**parts(Softmax(3))).double().condition(x, labels)
+    with pytest.raises(NotAvailable, match="has no joint covariance in closed form"):
+        posterior.joint_covariance(x)
