@@ -36,7 +36,10 @@ def _compare(arguments: list[str]) -> None:
     known = ("runs", "output")
     options = read_options(arguments, known, required=("runs",), script=command("compare"))
     whole = Path(options["runs"])  # a folder's name may hold a comma
-    folders = [whole] if whole.is_dir() else [Path(n) for n in options["runs"].split(",")]
+    listed = options["runs"]
+    if listed[:1] + listed[-1:] == "[]":  # as lists of train are written
+        listed = listed[1:-1]
+    folders = [whole] if whole.is_dir() else [Path(n.strip()) for n in listed.split(",")]
     for folder in folders:
         if not folder.is_dir():
             raise ConfigError(f"runs={folder} is no folder")

@@ -205,9 +205,11 @@ def resume(
     if config.get("data") is not None:
         require_known_server(config, folder.config)
     if folder.metrics.exists() and not any(o.startswith(TRAINING_OPTIONS) for o in options):
+        chains = "iterations" in (config.get("optimizer") or {})  # which end after so many steps
+        longer = "optimizer.iterations" if chains else "trainer.max_steps"
         raise CheckpointError(
             f"the run in {folder.path} is finished (see {folder.metrics}): use "
-            f"{command('predict')}, train further with trainer.max_steps=, or start a new run"
+            f"{command('predict')}, train further with {longer}=, or start a new run"
         )
     versions = (folder.read_environment() or {}).get("versions")
     try:

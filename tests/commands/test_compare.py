@@ -68,3 +68,10 @@ def test_mistakes_of_a_comparison_are_one_line(tmp_path, capsys):
         ([f"run={tmp_path}"], "did you mean runs=?"),
     ):
         assert said in refused(capsys, compare, *given)
+
+
+def test_runs_may_be_listed_in_brackets(tmp_path, capsys):
+    for split in (0, 1):
+        write_run(tmp_path / str(split), split, 0.5, model="SGPR", size=10)
+    compare([f"runs=[{tmp_path / '0'}, {tmp_path / '1'}]"])
+    assert "| 2    | 0.5000 +- 0.0000" in capsys.readouterr().out

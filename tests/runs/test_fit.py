@@ -19,7 +19,15 @@ from quick_fits import QUICK
 import gpx
 from gpx.commands.predict import main as predict
 from gpx.constraints import fix
-from gpx.errors import ConfigError, DataError, DTypeError, GPXError, ShapeError, WriteError
+from gpx.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    DTypeError,
+    GPXError,
+    ShapeError,
+    WriteError,
+)
 from gpx.kernels import RBF, Periodic
 from gpx.likelihoods import GaussHermite, Gaussian, Likelihood
 from gpx.objectives import ExactMLL
@@ -661,3 +669,14 @@ def test_a_warning_of_constant_columns_names_no_file_that_the_caller_did_not_giv
     gpx.fit(x, y, *QUICK, quiet=True, keep=False)
     (message,) = [text for text in caplog.messages if "centred but not scaled" in text]
     assert message.startswith("data arrays: constant")
+
+
+def test_a_finished_run_of_chains_says_how_it_is_continued(tmp_path):
+    x = np.linspace(0.0, 1.0, 12)[:, None]
+    short = ("optimizer.burn_in=20", "optimizer.iterations=40", "optimizer.thin=10")
+    options = ("approx=fully_bayesian", "kernel=rbf", *short, "trainer.figures=false")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # so few steps do not converge
+        gpx.fit(x, x[:, 0], *options, folder=tmp_path / "run", quiet=True)
+    with pytest.raises(CheckpointError, match=r"further with optimizer\.iterations=, or start"):
+        resume(tmp_path / "run")
