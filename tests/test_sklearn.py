@@ -29,7 +29,7 @@ QUICK = ("trainer.max_steps=10", "init=constants", "trainer.device=cpu")
     [
         GPXRegressor(options=QUICK),
         # lengthscales at which 30 standardised inputs have correlations above rounding
-        GPXClassifier(options=(*QUICK, "trainer.max_steps=3", "kernel.lengthscale=5")),
+        GPXClassifier("laplace", options=(*QUICK, "trainer.max_steps=3", "kernel.lengthscale=5")),
     ]
 )
 def test_contract(estimator, check):
@@ -260,3 +260,16 @@ def test_ordered_texts_take_the_order_that_is_given(problem):
     assert model.predictor_.labels == ("low", "middle", "high")
     assert list(model.classes_) == ["high", "low", "middle"]
     assert model.score(x, y) > 0.8
+
+
+def test_a_classifier_is_sure_where_inputs_separate_the_classes():
+    """Laplace's probabilities stay near a half there: 0.5 nats."""
+    generator = np.random.default_rng(0)
+    radius = np.repeat([1.0, 2.0], 100) + 0.1 * generator.normal(size=200)
+    angle = generator.uniform(0.0, 2.0 * np.pi, 200)
+    x = radius[:, None] * np.column_stack([np.cos(angle), np.sin(angle)])
+    y, order = np.repeat(["in", "out"], 100), generator.permutation(200)
+    model = GPXClassifier().fit(x[order[:100]], y[order[:100]])
+    new = order[100:]
+    probability = model.predict_proba(x[new])[np.arange(100), (y[new] == "out").astype(int)]
+    assert -np.log(probability).mean() < 0.1

@@ -103,7 +103,7 @@ def test_the_second_latent_of_the_noise_is_not_maximised():
     y = 3.0 * x[:, 0] + 0.1 * np.random.default_rng(1).standard_normal(40)
     options = ("likelihood=heteroscedastic", "trainer.max_steps=20", "approx.num_inducing=8")
     model = gpx.fit(x, y, "approx=svgp", *QUICK[1:], *options, quiet=True, keep=False)
-    found = thompson_batch(model, [(0.0, 1.0)], 3, candidates=64, steps=5)
+    found = thompson_batch(model, [(0.0, 1.0)], 3, candidates=64, steps=20)
     draws = stream(0, "sampled functions")
     functions = model.model.posterior.sample_paths(3, generator=draws)
     at = lambda x: functions(model.model.placed(model.model.scaler.transform_inputs(x)))[..., 0]  # noqa: E731

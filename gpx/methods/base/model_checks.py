@@ -10,8 +10,10 @@ from torch import Tensor, nn
 
 from gpx.errors import ConfigError, DataError, class_name
 from gpx.kernels.base import Kernel
+from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.linalg.cholesky import noted_checks
+from gpx.means.base import Mean
 from gpx.tensor_checks import check_finite_targets, check_inputs, check_targets
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ EXAMPLE_PARTS = {
     "likelihood": "likelihoods.Gaussian()",
 }
 """An example of each part of a model, for error messages."""
+
+PART_FAMILIES = {"kernel": Kernel, "mean": Mean, "likelihood": Likelihood}
 
 
 def why_rows_are_refused(noise: RowNoise) -> str:
@@ -36,9 +40,16 @@ def why_rows_are_refused(noise: RowNoise) -> str:
 
 
 def check_parts(model: Model) -> None:
-    """Raise ConfigError if the kernel, mean or likelihood of the model is not a module."""
+    """Raise ConfigError if the kernel, mean or likelihood of the model is not a module, or is
+    another of the three: ``Constant`` is the name of a kernel and of a mean function."""
     for name, example in EXAMPLE_PARTS.items():
         part = getattr(model, name, None)
+        for other, family in PART_FAMILIES.items():
+            if isinstance(part, family) and not isinstance(part, PART_FAMILIES[name]):
+                raise ConfigError(
+                    f"{class_name(model)}: {name}= is {class_name(part)}, a {other}; it takes a "
+                    f"{name}, such as gpx.{example}"
+                )
         if not isinstance(part, nn.Module) and (part is not None or name == "likelihood"):
             raise ConfigError(
                 f"{class_name(model)}: {name}={part!r} is no {name} of gpx, such as gpx.{example}"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from gpx.options.kernel_expression import kernel_node, sum_of
-from gpx.runs.choosing.kernel_fit import Fit, KernelFitter, Node, score
+from gpx.runs.choosing.kernel_fit import Fit, KernelFitter, Node
 
 PER_INPUT = " per input"
 FIRST = "matern32"
@@ -92,7 +92,7 @@ def _score_without_first(joint: Fit, fitter: KernelFitter) -> float:
     """
     spared = fitter.hyperparameters(joint.node["kernels"][0])
     count = joint.hyperparameters - spared
-    return score(len(fitter.y), count, joint.evidence, joint.predictive)
+    return fitter.score(count, joint.evidence, joint.predictive)
 
 
 def is_additive(name: str) -> bool:

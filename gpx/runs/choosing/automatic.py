@@ -146,6 +146,8 @@ def with_open_choices_made(
         if made.init == asked_init:
             made.init = config.init
         made.facts.kernel_choice = config.facts.kernel_choice
+        if made.get("prior") is None and kernel_choice.takes_priors(made):
+            made.prior = config.prior
     _require_kernel(made)
     return made, data
 

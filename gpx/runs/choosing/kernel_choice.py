@@ -1,10 +1,10 @@
 """``kernel=auto``: compare kernels on some of the rows, before the model is built.
 
 Every candidate is fitted to a few hundred rows, and the best of them again to more. They are
-compared by evidence and leave-one-out predictions (``gpx.runs.choosing.kernel_fit.score``). The
-candidates were selected by ``experiments/auto``. Further ones follow from their fits: sums and
-seasons of a series, one lengthscale for all inputs, sums of kernels of one input each, seasons of
-dates beside other inputs.
+compared by evidence and leave-one-out predictions (``gpx.runs.choosing.kernel_fit.score``), those
+of classes under a prior that the run keeps. The candidates were selected by ``experiments/auto``.
+Further ones follow from their fits: sums and seasons of a series, one lengthscale for all inputs,
+sums of kernels of one input each, seasons of dates beside other inputs.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ from gpx.data import Dataset
 from gpx.data.target_transform import TargetTransform
 from gpx.errors import ConfigError, DataError, GPXError, class_name
 from gpx.likelihoods import Gaussian, Likelihood
+from gpx.likelihoods.base import is_classification
 from gpx.likelihoods.gaussian import NoisyOutputs
 from gpx.linalg.processes import sharing
-from gpx.options.build import build, build_model, fixed_parameters
+from gpx.methods.classification.model import DenseGP
+from gpx.options.build import build, build_model, fixed_parameters, target_of
 from gpx.options.kernel_expression import kernel_node, with_terms_per_input
 from gpx.runs.categorical_kernel import columns_of_kernel
 from gpx.runs.choosing.additive_kernels import JOINT, additive_kernels, is_additive
@@ -39,6 +41,7 @@ from gpx.runs.choosing.series_kernels import composed_kernel, decomposed
 from gpx.runs.data import require_outputs, with_facts
 from gpx.sampling.seeds import stream
 from gpx.training.exact_outputs import rows_of_outputs
+from gpx.training.several_fits import with_lengthscales
 
 Item = TypeVar("Item")
 
@@ -70,15 +73,20 @@ SUMS = ("rbf + matern12", "matern52 + matern12", "matern52(ard_num_dims=null) + 
 PLANE = "linear(ard_num_dims=null)"
 """A candidate where all rows are compared, as some of them may not show what bends a function, and
 without priors, which are of lengthscales."""
-NONLOCAL = (
-    "rbf(ard_num_dims=null) + linear(ard_num_dims=null)",
-    "rbf + linear",
-    JOINT,
-)
+MANY_VARIANCES = ("rbf + linear", JOINT)
+"""No candidates for classes: they have a variance for every input, and the prior is of
+lengthscales."""
+NONLOCAL = ("rbf(ard_num_dims=null) + linear(ard_num_dims=null)", *MANY_VARIANCES)
 """Further candidates for few rows, where the method does not need correlations to fall to zero with
 distance; the last for up to ``MAX_SUMMED_INPUTS`` inputs."""
 MAX_SUMMED_INPUTS = 20
 """With more inputs, sums over all inputs are not tried."""
+PRIOR_OF_CLASSES = {
+    "_target_": "gpx.priors.DimensionScaled",
+    "num_inputs": "${facts.num_inputs}",
+}
+"""Prior of hyperparameters of classes, of which the most probable ones without a prior are often
+extreme (``docs/methods/auto.md``); used where none is chosen."""
 FACTORING = ("rbf", "product_matern12", "product_matern32", "product_matern52")
 """Candidates for grids, where the kernel must factor over the inputs."""
 
@@ -115,6 +123,9 @@ def with_kernel_chosen(
     _require_free_kernel(config)
     made = with_facts(config, data)
     likelihood: Likelihood = build(made, "likelihood")
+    with_prior = made.get("prior") is None and is_classification(likelihood.task)
+    if with_prior:
+        made.prior = dict(PRIOR_OF_CLASSES)
     gaussian = isinstance(likelihood, (Gaussian, NoisyOutputs))
     require_outputs(data, likelihood.num_outputs, f"the likelihood {class_name(likelihood)}")
     if why_not := _why_not_compared(likelihood, gaussian, data):
@@ -136,11 +147,14 @@ def with_kernel_chosen(
         if gaussian and seen.train_noise is not None:
             noise = seen.train_noise.of(rows), seen.train_noise.of(more)
         most = options["max_evaluations"]
-        return KernelFitter(made, x[rows], values, x[more], most, noise)
+        priors = build(made, "prior")
+        return KernelFitter(made, x[rows], values, x[more], most, noise, priors)
 
     fitter, clock = fitter_on(order[:count]), _Clock(seconds)
-    plane = len(fitter.y) == data.num_train and made.get("prior") is None
+    plane = len(fitter.y) == data.num_train and config.get("prior") is None
     usual = FACTORING if grid else candidates_for(data.num_train, data.num_inputs, plane)
+    if fitter.of_classes:
+        usual = tuple(name for name in usual if name not in MANY_VARIANCES)
     names = options["candidates"] or usual
     columns = columns_of_kernel(made, data)
     nodes = {name: with_terms_per_input(kernel_node(name, folders), columns) for name in names}
@@ -186,13 +200,19 @@ def with_kernel_chosen(
             "kernel=auto: no kernel has a finite evidence on these data; name one, such as "
             "kernel=rbf"
         )
-    best = _preferred([fit for fit in fits if fit.score > fits[0].score - REQUIRED_LEAD])
+    lead = 0.0 if fitter.of_classes else REQUIRED_LEAD
+    best = _preferred([fit for fit in fits if fit.score >= fits[0].score - lead])
     made.kernel, made.likelihood = best.node, best.likelihood
+    scaled = with_prior and bool(with_lengthscales(build(made, "kernel"))) and takes_priors(made)
+    if with_prior and not scaled:
+        made.prior = None
     # the config takes over the values of the kernel, but not the level of a function
     replaced = not fitter.has_level and _replaces_init(made.init, len(fitter.y), len(x))
     if best.node not in starts and replaced:
         made.init = {"_target_": CONSTANTS}
     made.facts.kernel_choice = _describe(best, fits, len(fitter.y), clock)
+    if scaled:
+        made.facts.kernel_choice += "; with prior=dimension_scaled, as classes say little"
     single = data.num_inputs == data.num_outputs == 1 and data.train_noise is None
     if gaussian and single and clock.left:
         lead = _lead_of_logarithm(best, fitter, seen, order[: len(fitter.y)])
@@ -202,6 +222,19 @@ def with_kernel_chosen(
                 "try data.target_transform=log"
             )
     return made
+
+
+def takes_priors(config: DictConfig) -> bool:
+    """Whether method and optimizer of the config take a prior that the kernels were fitted under.
+
+    True if the method is not chosen yet.
+    """
+    if config.approx.get("_target_") is None:
+        return True
+    model, optimizer = (target_of(config[part], part) for part in ("approx", "optimizer"))
+    dense = isinstance(model, type) and issubclass(model, DenseGP)
+    similar = dense or getattr(model, "starts_by_laplace", False)
+    return bool(similar and getattr(optimizer, "takes_priors", False))
 
 
 def _require_free_kernel(config: DictConfig) -> None:

@@ -18,14 +18,17 @@ from gpx.errors import DidNotConverge, NotPositiveDefinite
 from gpx.inference.leave_one_out import LeftOut
 from gpx.kernels import Kernel
 from gpx.likelihoods import Gaussian, Likelihood
+from gpx.likelihoods.base import is_classification
 from gpx.likelihoods.gaussian import NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise, training_noise
 from gpx.linalg import cholesky
 from gpx.linalg.processes import sharing
 from gpx.methods.base.model import Hyperparameters
+from gpx.methods.classification.leave_one_out import left_out_log_density
 from gpx.models import ExactGP, LaplaceGP
 from gpx.objectives import ExactMLL, LaplaceEvidence
 from gpx.options.build import build, fixed_parameters
+from gpx.priors import Priors
 from gpx.training.exact_outputs import (
     exact_outputs,
     know_noise_of_outputs,
@@ -33,9 +36,15 @@ from gpx.training.exact_outputs import (
     take_over,
 )
 from gpx.training.initialisation import noise_evidence
-from gpx.training.laplace_start import start_level
+from gpx.training.laplace_start import constant_evidence, start_level
 from gpx.training.maximise import maximise
-from gpx.training.several_fits import SHORTER, explains, lengthen, with_lengthscales
+from gpx.training.several_fits import (
+    SHORTER,
+    explains,
+    lengthen,
+    start_factors,
+    with_lengthscales,
+)
 
 Node = dict[str, Any]
 Maximum = tuple[float, float | None, float | None, float | None]
@@ -47,6 +56,9 @@ the prior variance (and the kernel matrix is well-conditioned), otherwise from t
 MAX_VAIN = 2
 """Kernels that are fitted again from shorter lengthscales to no avail; after so many of them what
 is left counts as noise."""
+PENALTY_OF_CLASSES = 0.5
+"""Nats for a hyperparameter in the score of classes, which have a prior: few of them are fitted to
+noise."""
 FORECASTS = (0.7, 0.8, 0.9)
 """Shares of a series from which the tenth that follows is forecast."""
 
@@ -60,11 +72,10 @@ class Fit:
         node: its config, with the hyperparameters found.
         likelihood: config of the likelihood, with the hyperparameters found.
         evidence: nats per row.
-        predictive: leave-one-out log density, nats per row; None for likelihoods other than
-            Gaussian, where it is costly.
+        predictive: leave-one-out log density, nats per row; None for counts and positive targets.
         score: nats, see ``score``.
         hyperparameters: number of hyperparameters of the kernel.
-        error: root mean squared leave-one-out error; None where ``predictive`` is.
+        error: root mean squared leave-one-out error; None unless the noise is Gaussian.
         forecast: log density of later rows given earlier ones, nats per row; None unless there is
             one input and Gaussian noise.
     """
@@ -80,23 +91,31 @@ class Fit:
     error: float | None = None
 
 
-def score(rows: int, hyperparameters: int, evidence: float, predictive: float | None) -> float:
+def score(
+    rows: int,
+    hyperparameters: int,
+    evidence: float,
+    predictive: float | None,
+    penalty: float | None = None,
+) -> float:
     """Score by which kernels are compared, in nats.
 
-    The mean of the Bayesian information criterion (evidence minus log(n) / 2 for every
-    hyperparameter) and the leave-one-out log density, both summed over rows. The former penalises
-    hyperparameters but assumes that the model is true; the latter measures predictions but does not
-    penalise hyperparameters. If there is no ``predictive``, the former alone; also for series,
-    because leaving out single rows measures interpolation and favours rough kernels.
+    The mean of the penalised evidence (minus log(n) / 2 for every hyperparameter, the Bayesian
+    information criterion) and the leave-one-out log density, both summed over rows. The former
+    assumes that the model is true; the latter measures predictions but does not penalise
+    hyperparameters. If there is no ``predictive``, the former alone; also for series, because
+    leaving out single rows measures interpolation and favours rough kernels.
 
     Args:
         rows: n.
         hyperparameters: number of those of the kernel.
         evidence, predictive: nats per row.
+        penalty: nats for a hyperparameter; None: log(n) / 2.
 
     Source: Schwarz 1978 (the criterion).
     """
-    criterion = rows * evidence - 0.5 * hyperparameters * math.log(rows)
+    each = 0.5 * math.log(rows) if penalty is None else penalty
+    criterion = rows * evidence - each * hyperparameters
     return criterion if predictive is None else 0.5 * (criterion + rows * predictive)
 
 
@@ -110,6 +129,8 @@ class KernelFitter:
             well-conditioned.
         max_evaluations: limit of evaluations of the evidence, for each kernel.
         noise: what is known of the noise of the n rows, and of the m; Gaussian likelihoods use it.
+        priors: of hyperparameters, under which kernels of classes, counts and positive targets are
+            fitted.
     """
 
     def __init__(
@@ -120,17 +141,20 @@ class KernelFitter:
         more: Tensor,
         max_evaluations: int,
         noise: tuple[RowNoise, RowNoise] | None = None,
+        priors: Priors | None = None,
     ) -> None:
         self.config, self.x, self.y, self.more = config, x, y, more
         self.max_evaluations = max_evaluations
         self.noise = None if noise is None else noise[0]
         self.noise_of_more = None if noise is None else noise[1]
+        self.priors = priors
         self.mean = build(config, "mean")
         stored = OmegaConf.to_container(config.likelihood, resolve=False)
         assert isinstance(stored, dict)
         self.start: Node = {str(option): value for option, value in stored.items()}
         likelihood: Likelihood = build(config, "likelihood")
         self.gaussian = isinstance(likelihood, (Gaussian, NoisyOutputs))
+        self.of_classes = is_classification(likelihood.task)
         self.has_level = likelihood.task in ("count", "positive")
         self.keeps_noise = any(part == "likelihood" for part, _ in fixed_parameters(config))
         self.series = x.shape[1] == 1
@@ -148,7 +172,8 @@ class KernelFitter:
         """Fit the kernel of ``node`` by maximum evidence; the score is -inf if it has none.
 
         Of several inputs a fit that takes everything for noise is repeated from shorter
-        lengthscales, as in ``SubsetInitialisation``; of series, decompositions see to that.
+        lengthscales, of classes from longer ones too, as in ``SubsetInitialisation``; of series,
+        decompositions see to that.
 
         Args:
             name: of the kernel.
@@ -159,17 +184,17 @@ class KernelFitter:
         start = self.start if likelihood is None or self.keeps_noise else likelihood
         filled = copy.deepcopy(self.config)
         filled.kernel, filled.likelihood = node, start
-        again = likelihood is None and self.gaussian and not self.series and self.in_vain < MAX_VAIN
+        again = likelihood is None and not self.series and self.in_vain < MAX_VAIN
+        again = again and (self.gaussian or self.of_classes)
         try:
             parts, found_here = self._from(filled, 1.0)
             if again and not self._explains(parts, found_here[0]):
-                parts, found_here = self._from_shorter(filled, parts, found_here)
+                parts, found_here = self._from_others(filled, parts, found_here)
         except (NotPositiveDefinite, DidNotConverge):
             return Fit(name, node, start, -math.inf)
         kernel, (evidence, predictive, error, forecast) = parts.kernel, found_here
         count = num_learned(kernel)
-        compared = None if self.series else predictive
-        found = score(len(self.y), count, evidence, compared)
+        found = self.score(count, evidence, predictive)
         if not math.isfinite(found):
             return Fit(name, node, start, -math.inf)
         results = (evidence, predictive, found, count, forecast, error)
@@ -180,6 +205,12 @@ class KernelFitter:
                 return Fit(name, node, self.start, *results)
             start = with_values(start, parts.likelihood)
         return Fit(name, with_values(node, kernel), start, *results)
+
+    def score(self, hyperparameters: int, evidence: float, predictive: float | None) -> float:
+        """``score`` of these rows."""
+        compared = None if self.series and self.gaussian else predictive
+        penalty = PENALTY_OF_CLASSES if self.of_classes else None
+        return score(len(self.y), hyperparameters, evidence, compared, penalty)
 
     def _from(self, filled: DictConfig, factor: float) -> tuple[Hyperparameters, Maximum]:
         """Fit the parts of a config, from its lengthscales times ``factor``."""
@@ -194,13 +225,14 @@ class KernelFitter:
             start_level(parts, self.y)
         return parts, _agreed(self._maximise(parts))
 
-    def _from_shorter(
+    def _from_others(
         self, filled: DictConfig, parts: Hyperparameters, found: Maximum
     ) -> tuple[Hyperparameters, Maximum]:
-        """The first fit from shorter lengthscales that explains something, else the one given."""
+        """The first fit from other lengthscales that explains something, else the one given."""
         if not with_lengthscales(parts.kernel):
             return parts, found
-        for factor in SHORTER:
+        longer = start_factors(2, self.x.shape[1])[1:] if self.of_classes else []
+        for factor in [*longer, *SHORTER]:
             try:
                 other = self._from(filled, factor)
             except (NotPositiveDefinite, DidNotConverge):
@@ -212,6 +244,9 @@ class KernelFitter:
 
     def _explains(self, parts: Hyperparameters, evidence: float) -> bool:
         """Whether a fit with this evidence per row explains more than independent noise does."""
+        if not self.gaussian:
+            (noise,) = _agreed((constant_evidence(parts.likelihood, self.y),))
+            return explains(parts.kernel, len(self.y) * evidence - noise)
         rows = rows_of_outputs(self.x, self.y)
         each = zip(self._exact(parts), rows, strict=True)
         noise = sum(noise_evidence(gp, x, y) for gp, (x, y) in each if len(y))
@@ -259,11 +294,23 @@ class KernelFitter:
             def loss() -> Tensor:
                 return approximate(laplace, self.x, self.y)
 
-        maximise(module, lambda: -loss(), 1, self.max_evaluations, ftol=self.ftol, gtol=self.gtol)
+        # losses are per row, and priors are not
+        number, priors = (1, None) if self.gaussian else (len(self.y), self.priors)
+        maximise(
+            module,
+            lambda: -number * loss(),
+            number,
+            self.max_evaluations,
+            ftol=self.ftol,
+            gtol=self.gtol,
+            priors=priors,
+        )
         with torch.no_grad():
             evidence = -float(loss())
         if not self.gaussian:
-            return evidence, None, None, None
+            if not self.of_classes:
+                return evidence, None, None, None
+            return evidence, float(left_out_log_density(laplace, self.x, self.y).mean()), None, None
         take_over(exact, parts)
         left_out = [(share(y), _left_out(gp, x, y)) for gp, x, y in outputs]
         predictive = sum(part * float(each.log_density().mean()) for part, each in left_out)

