@@ -101,9 +101,9 @@ CEILINGS = {
     "direct_network": (["approx=direct_network", "approx.hidden=[1]", "approx.starts=2"], 156, 16),
     "direct_logistic": ([*CLASSES, "approx=direct_logistic", "approx.num_basis=40"], 74, 1),
     "laplace": ([*CLASSES, "approx=laplace"], 383, 24),
-    "ep": ([*CLASSES, "approx=ep"], 1179, 31),
-    "vgp": ([*CLASSES, "approx=vgp"], 1285, 36),
-    "elliptical_slice": ([*CLASSES, "approx=elliptical_slice"], 3340, 48),
+    "ep": ([*CLASSES, "approx=ep"], 1365, 46),
+    "vgp": ([*CLASSES, "approx=vgp"], 1180, 33),
+    "elliptical_slice": ([*CLASSES, "approx=elliptical_slice"], 3386, 44),
     "svgp, classes": (
         [*CLASSES, "approx=svgp", "likelihood=bernoulli", "approx.num_inducing=64"],
         240,

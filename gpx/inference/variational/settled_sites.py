@@ -174,6 +174,8 @@ def _settled(
             slope, bend = expected_curvature(likelihood, y, prior + columns @ v, variance)
             # the curvature of the bound, which may be far from the precisions of the sites
             inner = _factor(columns, bend)
+            if not bool(inner[0, 0].isfinite()):  # the identity in it is below rounding
+                inner = _factor(columns, bend, damping=len(y) * torch.finfo(bend.dtype).eps)
             direction = torch.cholesky_solve((columns.mT @ slope - v)[:, None], inner).squeeze(1)
             length = 1.0
             while not (found := bound(v + length * direction, variance, divergence)) >= value:
@@ -214,9 +216,12 @@ def _settled(
     return v, factor
 
 
-def _factor(columns: Tensor, precision: Tensor) -> Tensor:
-    """Lower factor of I + A^T diag(precision) A, the precision of v; NaN where there is none."""
+def _factor(columns: Tensor, precision: Tensor, damping: float = 0.0) -> Tensor:
+    """Lower factor of I + A^T diag(precision) A, the precision of v; NaN where there is none.
+
+    ``damping`` is a share of its diagonal that is added to it.
+    """
     gram = columns.mT @ (precision[:, None] * columns)
-    gram.diagonal().add_(1.0)
+    gram.diagonal().mul_(1.0 + damping).add_(1.0)
     factor, failed = torch.linalg.cholesky_ex(gram)
     return torch.where(failed == 0, factor, math.nan)

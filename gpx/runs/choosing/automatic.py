@@ -146,8 +146,9 @@ def with_open_choices_made(
         if made.init == asked_init:
             made.init = config.init
         made.facts.kernel_choice = config.facts.kernel_choice
-        if made.get("prior") is None and kernel_choice.takes_priors(made):
-            made.prior = config.prior
+        found = config.get("prior")  # absent where the caller's config has no such group
+        if found is not None and made.get("prior") is None and kernel_choice.takes_priors(made):
+            made.prior = found
     _require_kernel(made)
     return made, data
 

@@ -195,7 +195,7 @@ def test_predictive_intervals_have_their_nominal_coverage():
 
 def smooth_problem(noise, dtype):
     x = torch.linspace(0.0, 3.0, 60, dtype=dtype)[:, None]
-    model = ExactGP(kernel=RBF(), mean=Zero(), likelihood=Gaussian(noise)).to(dtype)
+    model = ExactGP(kernel=RBF(), mean=Zero(), likelihood=Gaussian(noise, 0.0)).to(dtype)
     return model, x, x[:, 0].sin()
 
 
@@ -205,7 +205,7 @@ def smooth_problem(noise, dtype):
         (1e-2, torch.float32, []),
         (1e-5, torch.float32, ["float32 has too few digits"]),
         (1e-6, torch.float64, []),
-        (1.1e-6, torch.float32, ["float32 has too few digits", "added to the noise variance"]),
+        (1e-8, torch.float32, ["float32 has too few digits", "added to the noise variance"]),
     ],
 )
 def test_evidences_and_posteriors_warn_of_float32_and_of_jitter(noise, dtype, told):

@@ -119,4 +119,4 @@ def test_columns_that_are_the_same_under_little_noise_keep_their_prior():
     found = group_system(group, x, x[:, 0], weight=2e11, prior=prior)
     assert 2.0 * float(found.factor.diagonal().log().sum()) == pytest.approx(math.log(1e20))
     left = torch.cholesky_inverse(found.factor).diagonal()
-    torch.testing.assert_close(left, 0.8 * prior, rtol=1e-9, atol=0.0)
+    torch.testing.assert_close(left, 0.8 * prior, rtol=1e-6, atol=0.0)
