@@ -123,9 +123,6 @@ def with_kernel_chosen(
     _require_free_kernel(config)
     made = with_facts(config, data)
     likelihood: Likelihood = build(made, "likelihood")
-    with_prior = made.get("prior") is None and is_classification(likelihood.task)
-    if with_prior:
-        made.prior = dict(PRIOR_OF_CLASSES)
     gaussian = isinstance(likelihood, (Gaussian, NoisyOutputs))
     require_outputs(data, likelihood.num_outputs, f"the likelihood {class_name(likelihood)}")
     if why_not := _why_not_compared(likelihood, gaussian, data):
@@ -134,6 +131,9 @@ def with_kernel_chosen(
             f"kernel={DEFAULT}, the default of kernel=auto: {why_not} to compare kernels"
         )
         return made
+    with_prior = made.get("prior") is None and is_classification(likelihood.task)
+    if with_prior:
+        made.prior = dict(PRIOR_OF_CLASSES)
     seen = data.in_memory
     x, y = seen.train_x.double(), data.modelled(seen.train_y)
     order = torch.randperm(len(x), generator=stream(config.seed, "kernel"))
@@ -212,7 +212,7 @@ def with_kernel_chosen(
         made.init = {"_target_": CONSTANTS}
     made.facts.kernel_choice = _describe(best, fits, len(fitter.y), clock)
     if scaled:
-        made.facts.kernel_choice += "; with prior=dimension_scaled, as classes say little"
+        made.facts.kernel_choice += "; with prior=dimension_scaled, which the run keeps"
     single = data.num_inputs == data.num_outputs == 1 and data.train_noise is None
     if gaussian and single and clock.left:
         lead = _lead_of_logarithm(best, fitter, seen, order[: len(fitter.y)])
