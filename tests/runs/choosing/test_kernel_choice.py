@@ -672,4 +672,4 @@ def test_rows_too_few_to_compare_kernels_have_no_prior(tmp_path):
     (x, y), _ = two_classes(60, 9)
     _, config = chosen(x, y, "approx=laplace", "data.test_fraction=0", folder=tmp_path)
     assert "too few" in config.facts.kernel_choice
-    assert config.prior is None
+    assert config.get("prior") is None
