@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
+import torch
 from hydra.core.global_hydra import GlobalHydra
 
 from gpx.commands.train import USAGE_ERROR
@@ -223,6 +224,23 @@ def test_the_folder_of_a_run_that_failed_at_once_may_be_deleted(train_py, tmp_pa
     assert status == USAGE_ERROR
     assert "holds a run that ended before its first checkpoint" in err
     assert "or delete it, or choose another hydra.run.dir" in err
+
+
+def test_kernels_of_classes_are_chosen_under_a_prior_that_is_resumed(train_py, tmp_path):
+    """The composed config has no entry for a prior that nobody chose, and allows none to be set."""
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(60, 2, generator=generator).tolist()
+    lines = [f"{a},{b},{'good' if a * b > 0.0 else 'bad'}" for a, b in rows]
+    (tmp_path / "mine.csv").write_text("\n".join(["a,b,quality", *lines]) + "\n")
+    folder = tmp_path / "run"
+    status, err = train_py(
+        *("data=csv", f"data.path={tmp_path / 'mine.csv'}", "kernel.max_evaluations=5"),
+        *(*TINY[3:], f"hydra.run.dir={folder}"),
+    )
+    assert status == 0, err
+    assert "_target_: gpx.priors.DimensionScaled" in (folder / "config.yaml").read_text()
+    status, err = train_py(f"resume={folder}", "trainer.max_steps=4")
+    assert status == 0, err
 
 
 def test_a_run_folder_is_never_overwritten(train_py, tmp_path):

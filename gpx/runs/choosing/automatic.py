@@ -146,9 +146,9 @@ def with_open_choices_made(
         if made.init == asked_init:
             made.init = config.init
         made.facts.kernel_choice = config.facts.kernel_choice
-        found = config.get("prior")  # absent where the caller's config has no such group
+        found = config.get("prior")
         if found is not None and made.get("prior") is None and kernel_choice.takes_priors(made):
-            made.prior = found
+            kernel_choice.set_prior(made, found)
     _require_kernel(made)
     return made, data
 

@@ -133,7 +133,7 @@ def with_kernel_chosen(
         return made
     with_prior = made.get("prior") is None and is_classification(likelihood.task)
     if with_prior:
-        made.prior = dict(PRIOR_OF_CLASSES)
+        set_prior(made, PRIOR_OF_CLASSES)
     seen = data.in_memory
     x, y = seen.train_x.double(), data.modelled(seen.train_y)
     order = torch.randperm(len(x), generator=stream(config.seed, "kernel"))
@@ -205,7 +205,7 @@ def with_kernel_chosen(
     made.kernel, made.likelihood = best.node, best.likelihood
     scaled = with_prior and bool(with_lengthscales(build(made, "kernel"))) and takes_priors(made)
     if with_prior and not scaled:
-        made.prior = None
+        set_prior(made, None)
     # the config takes over the values of the kernel, but not the level of a function
     replaced = not fitter.has_level and _replaces_init(made.init, len(fitter.y), len(x))
     if best.node not in starts and replaced:
@@ -222,6 +222,11 @@ def with_kernel_chosen(
                 "try data.target_transform=log"
             )
     return made
+
+
+def set_prior(config: DictConfig, node: Mapping[str, Any] | DictConfig | None) -> None:
+    """Set ``prior``, which a composed config has only if the user chose one."""
+    OmegaConf.update(config, "prior", node, merge=False, force_add=True)
 
 
 def takes_priors(config: DictConfig) -> bool:
