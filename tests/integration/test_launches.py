@@ -100,7 +100,7 @@ CEILINGS = {
     "direct_mixture": (["approx=direct_mixture", "approx.num_basis=40"], 251, 3),
     "direct_network": (["approx=direct_network", "approx.hidden=[1]", "approx.starts=2"], 156, 16),
     "direct_logistic": ([*CLASSES, "approx=direct_logistic", "approx.num_basis=40"], 74, 1),
-    "laplace": ([*CLASSES, "approx=laplace"], 383, 24),
+    "laplace": ([*CLASSES, "approx=laplace"], 392, 24),
     "ep": ([*CLASSES, "approx=ep"], 1365, 46),
     "vgp": ([*CLASSES, "approx=vgp"], 1180, 33),
     "elliptical_slice": ([*CLASSES, "approx=elliptical_slice"], 3386, 44),

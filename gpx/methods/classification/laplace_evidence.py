@@ -106,13 +106,7 @@ def _gradients(
     """
     sites, weights, likelihood = mode.sites, mode.weights, model.likelihood
     with torch.no_grad():
-        reduction = sites.variance_reduction(kernel)
-        prior = kernel.diagonal()
-        if weights.ndim == 1:
-            covariance = prior - reduction
-        else:
-            identity = torch.eye(weights.shape[1]).to(reduction)
-            covariance = prior[:, None, None] * identity - reduction
+        covariance = sites.posterior_variance(kernel)
     own = [parameter for parameter in likelihood.parameters() if parameter.requires_grad]
     latent = mode.latent.detach().requires_grad_()
     with torch.enable_grad():

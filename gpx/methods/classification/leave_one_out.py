@@ -30,15 +30,14 @@ def left_out_log_density(model: LaplaceGP, x: Tensor, y: Tensor) -> Tensor:
     mode = find_mode(
         kernel, model.mean(x).double(), likelihood, y, max_iterations=model.max_iterations
     )
-    prior, reduction = kernel.diagonal(), mode.sites.variance_reduction(kernel)
-    gradient, information = likelihood.curvature(y, mode.latent)
+    # at the mode the weights are the gradient
+    gradient, information = mode.weights, mode.sites.information
+    posterior = mode.sites.posterior_variance(kernel)
     if information.ndim == 1:
-        posterior = not_zero(prior - reduction)
-        variance = posterior / not_zero(1.0 - posterior * information)
+        variance = not_zero(posterior) / not_zero(1.0 - posterior * information)
         mean = mode.latent - variance * gradient
     else:
-        identity = torch.eye(information.shape[1]).to(prior)
-        posterior = prior[:, None, None] * identity - reduction
+        identity = torch.eye(information.shape[1]).to(kernel)
         terms = torch.diag_embed(information) - information[:, :, None] * information[:, None, :]
         without = torch.linalg.solve(identity - posterior @ terms, posterior)
         mean = mode.latent - (without @ gradient.unsqueeze(2)).squeeze(2)

@@ -64,6 +64,11 @@ class SiteMatrix(ABC):
             (t,) for one latent; (t, p, p) for p.
         """
 
+    def posterior_variance(self, kernel: Tensor) -> Tensor:
+        """Covariance of the latents of each row at the data, given K: (n,) for one, (n, p, p)."""
+        prior, reduction = kernel.diagonal(), self.variance_reduction(kernel)
+        return torch.diag_embed(prior.unsqueeze(1).expand(reduction.shape[:2])) - reduction
+
 
 class ScalarSites(SiteMatrix):
     """One latent function: W = diag(w).
@@ -103,7 +108,7 @@ class ScalarSites(SiteMatrix):
         return inverse.mul_(self.scale.unsqueeze(-2)).mul_(self.scale.unsqueeze(-1))
 
     def posterior_variance(self, kernel: Tensor) -> Tensor:
-        """Variance (..., n) at the data.
+        """As in ``SiteMatrix``, (..., n).
 
         Of precise sites k - k R k^T would be a small difference of large numbers, and the same
         variance is (1 - (B^-1)_ii) / w.
