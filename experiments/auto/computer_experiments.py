@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import statistics
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,18 +22,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 import torch
+from averages import METHODS, measured, paired
 from cells import Cells
 from numpy.typing import NDArray
-from record import Checks, tally, write
+from record import Checks, write
 from scipy.stats import qmc
-
-import gpx
 
 HERE = Path(__file__).resolve().parent
 CELLS = HERE / "computer_experiments_cells.jsonl"
 SEEDS = (0, 1, 2)
 TESTED = 1000
-METHODS = {"averaged": [], "most probable": ["approx=exact", "kernel=auto"]}
 Array = NDArray[np.float64]
 
 
@@ -108,53 +104,22 @@ def cell(name: str, rows: int, seed: int, method: str) -> dict[str, Any]:
     function = FUNCTIONS[name]
     x = qmc.Sobol(function.inputs, rng=seed).random(2 ** int(np.ceil(np.log2(rows))))[:rows]
     new = np.random.default_rng(seed).uniform(size=(TESTED, function.inputs))
-    began = time.process_time()
-    metrics = gpx.fit(
-        x,
-        function.of(x),
-        *METHODS[method],
-        "trainer.num_threads=1",
-        test=(new, function.of(new)),
-        quiet=True,
-        keep=False,
-    ).metrics
-    return {
-        "function": name,
-        "rows": rows,
-        "seed": seed,
-        "hyperparameters": method,
-        "rmse": metrics["test.rmse"],
-        "mnlp": metrics["test.mnlp"],
-        "coverage": metrics["test.coverage_95"],
-        "rhat": metrics.get("train.rhat_hyperparameters"),
-        "seconds": time.process_time() - began,
-        "kernel": metrics["model.kernel_choice"].partition(", chosen")[0],
-    }
+    found = measured((x, function.of(x)), (new, function.of(new)), method)
+    return {"function": name, "rows": rows, "seed": seed} | found
 
 
 def table(cells: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], Checks]:
     """Means over the seeds, and the checks."""
     rows, gains, ratios, covered, converged = [], [], [], [], []
     for name, count in CASES:
-        runs = {
-            method: [
-                c
-                for c in cells
-                if (c["function"], c["rows"], c["hyperparameters"]) == (name, count, method)
-            ]
-            for method in METHODS
-        }
-        if any(len(each) < len(SEEDS) for each in runs.values()):
+        found, groups = paired(cells, {"function": name, "rows": count}, len(SEEDS))
+        if not found:
             continue
-        for method, each in runs.items():
-            row = {"function": name, "rows": count, "hyperparameters": method}
-            for key in ("rmse", "mnlp", "coverage", "seconds"):
-                row[key] = statistics.fmean(c[key] for c in each)
-            rows.append(row | {"commit": tally(each)})
-        gains.append(rows[-1]["mnlp"] - rows[-2]["mnlp"])
-        ratios.append(rows[-2]["rmse"] / rows[-1]["rmse"])
-        converged += [c["rhat"] < 1.05 for c in runs["averaged"]]
-        covered.append(rows[-2]["coverage"])
+        rows += found
+        gains.append(found[1]["mnlp"] - found[0]["mnlp"])
+        ratios.append(found[0]["rmse"] / found[1]["rmse"])
+        covered.append(found[0]["coverage"])
+        converged += [c["rhat"] < 1.05 for c in groups[0]]
     checks: Checks = {
         "chains converge (R-hat below 1.05)": all(converged) if converged else None,
     }

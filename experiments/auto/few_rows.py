@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import statistics
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +20,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 import torch
+from averages import METHODS, measured, paired
 from cells import Cells
-from record import Checks, tally, write
+from record import Checks, write
 
-import gpx
 from gpx.data import UCI
 
 HERE = Path(__file__).resolve().parent
@@ -34,7 +32,6 @@ SETS = ("airfoil", "autompg", "concrete", "energy", "housing", "stock")
 SIZES = (40, 100, 200)
 DRAWS = (0, 1)
 TESTED = 500
-METHODS = {"averaged": [], "most probable": ["approx=exact", "kernel=auto"]}
 
 
 def cell(name: str, size: int, draw: int, method: str) -> dict[str, Any]:
@@ -42,27 +39,8 @@ def cell(name: str, size: int, draw: int, method: str) -> dict[str, Any]:
     table = UCI(name).table()
     order = np.random.default_rng(draw).permutation(len(table.y))
     seen, new = order[:size], order[size : size + TESTED]
-    began = time.process_time()
-    metrics = gpx.fit(
-        table.x[seen],
-        table.y[seen],
-        *METHODS[method],
-        "trainer.num_threads=1",
-        test=(table.x[new], table.y[new]),
-        quiet=True,
-        keep=False,
-    ).metrics
-    return {
-        "set": name,
-        "rows": size,
-        "draw": draw,
-        "hyperparameters": method,
-        "rmse": metrics["test.rmse"],
-        "mnlp": metrics["test.mnlp"],
-        "coverage": metrics["test.coverage_95"],
-        "seconds": time.process_time() - began,
-        "kernel": metrics["model.kernel_choice"].partition(", chosen")[0],
-    }
+    found = measured((table.x[seen], table.y[seen]), (table.x[new], table.y[new]), method)
+    return {"set": name, "rows": size, "draw": draw} | found
 
 
 def table(cells: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], Checks]:
@@ -71,22 +49,9 @@ def table(cells: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], Checks]:
     for size in SIZES:
         gains = []
         for name in SETS:
-            runs = {
-                method: [
-                    c
-                    for c in cells
-                    if (c["set"], c["rows"], c["hyperparameters"]) == (name, size, method)
-                ]
-                for method in METHODS
-            }
-            if any(len(each) < len(DRAWS) for each in runs.values()):
-                continue
-            for method, each in runs.items():
-                row = {"rows": size, "set": name, "hyperparameters": method}
-                for key in ("rmse", "mnlp", "coverage", "seconds"):
-                    row[key] = statistics.fmean(c[key] for c in each)
-                rows.append(row | {"commit": tally(each)})
-            gains.append(rows[-1]["mnlp"] - rows[-2]["mnlp"])
+            found, _ = paired(cells, {"rows": size, "set": name}, len(DRAWS))
+            rows += found
+            gains += [found[1]["mnlp"] - found[0]["mnlp"]] if found else []
         what = f"{size} rows: the MNLP of averages is lower, or at most 0.02 higher, on every set"
         if len(gains) < len(SETS):
             checks[what] = None
