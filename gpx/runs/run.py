@@ -23,8 +23,8 @@ from gpx.options.choices import with_choices_made
 from gpx.options.config import CONFIGS, trainer_options
 from gpx.options.groups import TRAINING_GROUPS
 from gpx.options.names import option_names
-from gpx.runs.choosing import kernel_choice
 from gpx.runs.choosing.automatic import Compose, is_automatic, with_open_choices_made
+from gpx.runs.choosing.kernel_options import kernel_is_open
 from gpx.runs.environment import environment_record
 from gpx.runs.folder import RunFolder
 from gpx.runs.origin import (
@@ -82,7 +82,7 @@ def run(
         Interrupted: after SIGINT, SIGTERM or SIGHUP, with the checkpoint written.
     """
     data: Dataset | None = None
-    if is_automatic(config) or kernel_choice.is_open(config):
+    if is_automatic(config) or kernel_is_open(config):
         config, data = _chosen(config, compose, config_folders)
     config = with_choices_made(config)
     with option_names(config):

@@ -20,7 +20,9 @@ from gpx.linalg import budget_in_bytes, memory_for_all, total_memory
 from gpx.methods.grid.factors import split_kernel
 from gpx.options.build import build, check_parts, target_of
 from gpx.options.config import TrainerConfig
-from gpx.runs.choosing import kernel_choice
+from gpx.runs.choosing.kernel_choice import with_kernel_chosen
+from gpx.runs.choosing.kernel_options import kernel_is_open
+from gpx.runs.choosing.kernel_prior import set_prior, takes_priors
 from gpx.runs.choosing.method_choice import CHAIN_STEPS, Choice, Facts, choose
 from gpx.runs.data import (
     describe_rows,
@@ -123,7 +125,7 @@ def with_open_choices_made(
     trained, kept = hold_out(data, build(config, "calibrate"), config.seed)
     say(describe_rows(trained, 0 if kept is None else len(kept[1])))
     # methods for images bring their own kernel
-    kernel_open = kernel_choice.is_open(config) and source.form != "images"
+    kernel_open = kernel_is_open(config) and source.form != "images"
     asked_init = config.get("init")
     if kernel_open:
         if config.data.get("categories") == "kernel":
@@ -132,7 +134,7 @@ def with_open_choices_made(
             )
         grid = source.form == "grid"
         seconds = math.inf if options.budget is None else KERNEL_SHARE * options.budget
-        config = kernel_choice.with_kernel_chosen(config, trained, grid, folders, seconds, say)
+        config = with_kernel_chosen(config, trained, grid, folders, seconds, say)
     if not method_open or compose is None:
         _require_kernel(config)
         return config, data
@@ -147,15 +149,15 @@ def with_open_choices_made(
             made.init = config.init
         made.facts.kernel_choice = config.facts.kernel_choice
         found = config.get("prior")
-        if found is not None and made.get("prior") is None and kernel_choice.takes_priors(made):
-            kernel_choice.set_prior(made, found)
+        if found is not None and made.get("prior") is None and takes_priors(made):
+            set_prior(made, found)
     _require_kernel(made)
     return made, data
 
 
 def _require_kernel(config: DictConfig) -> None:
     """Raise ConfigError if ``kernel=auto`` is left, which images leave, and the model takes one."""
-    if kernel_choice.is_open(config) and "kernel" in check_parts(config):
+    if kernel_is_open(config) and "kernel" in check_parts(config):
         raise ConfigError(
             "kernel=auto compares kernels of tables and grids, and the data are images: name a "
             "kernel, for example kernel=rbf or kernel=arc_cosine"
@@ -221,7 +223,7 @@ def _is_sampled_soon(kernel: Kernel) -> bool:
 
 def _kernel(config: DictConfig, data: Dataset) -> Kernel | None:
     """The kernel of the run; None if it is still to be chosen or cannot be built alone."""
-    if kernel_choice.is_open(config):
+    if kernel_is_open(config):
         return None
     made = build(with_facts(config, data), "kernel")
     return made if isinstance(made, Kernel) else None

@@ -9,32 +9,37 @@ sums of kernels of one input each, seasons of dates beside other inputs.
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from torch import Tensor
 
 from gpx.data import Dataset
 from gpx.data.target_transform import TargetTransform
-from gpx.errors import ConfigError, DataError, GPXError, class_name
+from gpx.errors import ConfigError, DataError, class_name
 from gpx.likelihoods import Gaussian, Likelihood
 from gpx.likelihoods.base import is_classification
 from gpx.likelihoods.gaussian import NoisyOutputs
 from gpx.linalg.processes import sharing
-from gpx.methods.classification.model import DenseGP
-from gpx.options.build import build, build_model, fixed_parameters, target_of
+from gpx.options.build import build
 from gpx.options.kernel_expression import kernel_node, with_terms_per_input
 from gpx.runs.categorical_kernel import columns_of_kernel
 from gpx.runs.choosing.additive_kernels import JOINT, additive_kernels, is_additive
 from gpx.runs.choosing.date_seasons import seasons_of_dates
+from gpx.runs.choosing.kernel_candidates import (
+    FACTORING,
+    MANY_VARIANCES,
+    candidates_for,
+    taken_by_method,
+)
 from gpx.runs.choosing.kernel_fit import Fit, KernelFitter, Node
+from gpx.runs.choosing.kernel_options import options_of_choice, require_free_kernel
+from gpx.runs.choosing.kernel_prior import PRIOR_OF_CLASSES, set_prior, takes_priors
 from gpx.runs.choosing.learned_ties import without_learned_ties
 from gpx.runs.choosing.method_choice import EXACT_ROWS
 from gpx.runs.choosing.series_kernels import composed_kernel, decomposed
@@ -61,40 +66,10 @@ the nearest rows do not see seasons, and the one that is taken in their place is
 SUBSET, CONSTANTS = "gpx.training.SubsetInitialisation", "gpx.training.ConstantInitialisation"
 NUM_SHOWN = 4
 """Number of other kernels that the reason names."""
-OPTIONS = ("choose", "candidates", "num_points", "max_evaluations", "rounds")
 MIN_ROWS = 10
 """With fewer rows kernels are not compared."""
 DEFAULT = "matern52"
 """Used if kernels cannot be compared."""
-SIMPLE = ("rbf", "matern12", "matern32", "matern52", "rational_quadratic")
-"""Candidates, and the only ones for a single input."""
-SUMS = ("rbf + matern12", "matern52 + matern12", "matern52(ard_num_dims=null) + matern12")
-"""Further candidates for several inputs: smooth in some inputs and rough in others."""
-PLANE = "linear(ard_num_dims=null)"
-"""A candidate where all rows are compared, as some of them may not show what bends a function, and
-without priors, which are of lengthscales."""
-MANY_VARIANCES = ("rbf + linear", JOINT)
-"""No candidates for classes: they have a variance for every input, and the prior is of
-lengthscales."""
-NONLOCAL = ("rbf(ard_num_dims=null) + linear(ard_num_dims=null)", *MANY_VARIANCES)
-"""Further candidates for few rows, where the method does not need correlations to fall to zero with
-distance; the last for up to ``MAX_SUMMED_INPUTS`` inputs."""
-MAX_SUMMED_INPUTS = 20
-"""With more inputs, sums over all inputs are not tried."""
-PRIOR_OF_CLASSES = {
-    "_target_": "gpx.priors.DimensionScaled",
-    "num_inputs": "${facts.num_inputs}",
-}
-"""Prior of hyperparameters of classes, of which the most probable ones without a prior are often
-extreme (``docs/methods/auto.md``); used where none is chosen."""
-FACTORING = ("rbf", "product_matern12", "product_matern32", "product_matern52")
-"""Candidates for grids, where the kernel must factor over the inputs."""
-
-
-def is_open(config: DictConfig) -> bool:
-    """Whether a composed config has ``kernel=auto``."""
-    node = config.get("kernel")
-    return isinstance(node, DictConfig) and node.get("choose") == "auto"
 
 
 def with_kernel_chosen(
@@ -119,8 +94,8 @@ def with_kernel_chosen(
         ConfigError: options of a certain kernel, another number of targets than the likelihood
             takes, or no kernel with a finite evidence.
     """
-    options = _options(config.kernel)
-    _require_free_kernel(config)
+    options = options_of_choice(config.kernel)
+    require_free_kernel(config)
     made = with_facts(config, data)
     likelihood: Likelihood = build(made, "likelihood")
     gaussian = isinstance(likelihood, (Gaussian, NoisyOutputs))
@@ -159,7 +134,7 @@ def with_kernel_chosen(
     columns = columns_of_kernel(made, data)
     nodes = {name: with_terms_per_input(kernel_node(name, folders), columns) for name in names}
     if names is usual:
-        names = usual = _taken(nodes, made)
+        names = usual = taken_by_method(nodes, made)
         nodes = {name: nodes[name] for name in names}
     starts = list(nodes.values())
     say(f"kernel=auto: comparing on {len(fitter.y):,} rows: {', '.join(names)}")
@@ -171,22 +146,12 @@ def with_kernel_chosen(
         rounds = options["rounds"] * clock.left
         composed_kernel(best, fitter, series, folders, fits, rounds, clock.until)
     elif data.num_inputs > 1 and clock.left:
-        for fit, start in _with_one_lengthscale(tuple(fits), nodes, fitter):
+        sums, seasons = names is usual, names is usual and not grid
+        for fit, start in _of_several_inputs(
+            tuple(fits), nodes, fitter, seen, folders, sums, seasons, clock
+        ):
             fits.append(fit)
             starts.append(start)
-        if names is usual and any(fit.name == JOINT for fit in fits):
-            known, joint = tuple(fits), nodes[JOINT]
-            for fit, start in additive_kernels(known, joint, fitter, folders, lambda: clock.left):
-                fits.append(fit)
-                starts.append(start)
-        if names is usual and not grid:
-            lead = 0.0 if data.num_train <= EXACT_ROWS["cpu"] else SEASONAL_LEAD * len(fitter.y)
-            least = max(fit.score for fit in fits) + lead
-            known = tuple(fits)
-            for fit, start in seasons_of_dates(known, seen, fitter, folders, lambda: clock.left):
-                if fit.score > least:
-                    fits.append(fit)
-                    starts.append(start)
     fits = sorted(without_learned_ties(fits, fitter.y), key=lambda fit: -fit.score)
     if gaussian and len(fitter.y) < min(len(x), NUM_REFIT_ROWS):
         fitter = fitter_on(order[:NUM_REFIT_ROWS])
@@ -222,34 +187,6 @@ def with_kernel_chosen(
                 "try data.target_transform=log"
             )
     return made
-
-
-def set_prior(config: DictConfig, node: Mapping[str, Any] | DictConfig | None) -> None:
-    """Set ``prior``, which a composed config has only if the user chose one."""
-    OmegaConf.update(config, "prior", node, merge=False, force_add=True)
-
-
-def takes_priors(config: DictConfig) -> bool:
-    """Whether method and optimizer of the config take a prior that the kernels were fitted under.
-
-    True if the method is not chosen yet.
-    """
-    if config.approx.get("_target_") is None:
-        return True
-    model, optimizer = (target_of(config[part], part) for part in ("approx", "optimizer"))
-    dense = isinstance(model, type) and issubclass(model, DenseGP)
-    similar = dense or getattr(model, "starts_by_laplace", False)
-    return bool(similar and getattr(optimizer, "takes_priors", False))
-
-
-def _require_free_kernel(config: DictConfig) -> None:
-    """Raise ConfigError for a fixed parameter of a kernel that is not chosen yet."""
-    for part, name in fixed_parameters(config):
-        if part == "kernel":
-            raise ConfigError(
-                f"fixed=kernel.{name} is of a certain kernel, and kernel=auto chooses the kernel: "
-                "name one, for example kernel=periodic"
-            )
 
 
 def _why_not_compared(likelihood: Likelihood, gaussian: bool, data: Dataset) -> str:
@@ -314,6 +251,45 @@ def _for_refits(fits: Sequence[Fit], names: Sequence[str]) -> list[Fit]:
     return [fit for fit in able if fit not in additive[1:]][:NUM_REFITS]
 
 
+def _of_several_inputs(
+    fits: Sequence[Fit],
+    nodes: Mapping[str, Node],
+    fitter: KernelFitter,
+    data: Dataset,
+    folders: Sequence[Path],
+    sums: bool,
+    seasons: bool,
+    clock: _Clock,
+) -> Iterator[tuple[Fit, Node]]:
+    """Fits of kernels that follow from ``fits``, each with the config that it started from.
+
+    Args:
+        fits: of the candidates.
+        nodes: configs of the candidates before their fit.
+        fitter: fits kernels.
+        data: the training rows.
+        folders: of config groups.
+        sums, seasons: whether sums of a kernel per input may follow, and seasons of dates.
+        clock: nothing follows after its end.
+    """
+    known = list(fits)
+    for fit, start in _with_one_lengthscale(fits, nodes, fitter):
+        known.append(fit)
+        yield fit, start
+    if sums and any(fit.name == JOINT for fit in known):
+        joint = nodes[JOINT]
+        additive = additive_kernels(tuple(known), joint, fitter, folders, lambda: clock.left)
+        for fit, start in additive:
+            known.append(fit)
+            yield fit, start
+    if seasons:
+        few = data.num_train <= EXACT_ROWS["cpu"]
+        least = max(fit.score for fit in known) + (0.0 if few else SEASONAL_LEAD * len(fitter.y))
+        for fit, start in seasons_of_dates(known, data, fitter, folders, lambda: clock.left):
+            if fit.score > least:
+                yield fit, start
+
+
 def _with_one_lengthscale(
     fits: Sequence[Fit], nodes: Mapping[str, Node], fitter: KernelFitter
 ) -> Iterator[tuple[Fit, Node]]:
@@ -371,53 +347,3 @@ class _Clock:
                 self.skipped += len(items) - place
                 return
             yield item
-
-
-def candidates_for(num_train: int, num_inputs: int, plane: bool = True) -> tuple[str, ...]:
-    """Names of the kernels that are compared by default; ``plane``: whether ``PLANE`` may be."""
-    if num_inputs == 1:
-        return SIMPLE
-    found = (*SIMPLE, *SUMS)
-    if num_train > EXACT_ROWS["cpu"]:
-        return found
-    further = NONLOCAL if num_inputs <= MAX_SUMMED_INPUTS else NONLOCAL[:-1]
-    return (*found, *further, *([PLANE] if plane else []))
-
-
-def _taken(nodes: Mapping[str, Node], config: DictConfig) -> tuple[str, ...]:
-    """The kernels that the method of the run takes; all if it is not chosen yet, or takes none."""
-    if config.approx.get("_target_") is None:
-        return tuple(nodes)
-    trial, taken = copy.deepcopy(config), []
-    for name, node in nodes.items():
-        trial.kernel = node
-        with suppress(GPXError):  # those of other options are raised again when the run is built
-            build_model(trial)
-            taken.append(name)
-    return tuple(taken or nodes)
-
-
-def _options(node: DictConfig) -> dict[str, Any]:
-    unknown = [str(name) for name in node if name not in OPTIONS]
-    if unknown:
-        raise ConfigError(
-            f"kernel.{unknown[0]} is an option of certain kernels, and kernel=auto chooses the "
-            "kernel: name one, for example kernel=matern32"
-        )
-    for name in ("num_points", "max_evaluations"):
-        if name == "num_points" and node[name] is None:
-            continue
-        if not isinstance(node[name], int) or node[name] < 2:
-            raise ConfigError(f"kernel.{name}={node[name]}: expected a whole number above 1")
-    if type(node.rounds) is not int or node.rounds < 0:  # a bool is refused
-        raise ConfigError(f"kernel.rounds={node.rounds}: expected a whole number, 0 or more")
-    found: dict[str, Any] = {name: node[name] for name in OPTIONS}
-    candidates = node.candidates
-    if candidates is None:
-        return found
-    if not OmegaConf.is_list(candidates) or not len(candidates):
-        raise ConfigError(
-            f"kernel.candidates={candidates}: expected a list of kernels, such as [rbf,matern32]"
-        )
-    found["candidates"] = [str(name) for name in candidates]
-    return found

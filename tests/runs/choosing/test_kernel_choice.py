@@ -22,7 +22,8 @@ from gpx.options.composition import composed
 from gpx.options.config import CONFIGS
 from gpx.options.kernel_expression import kernel_node, sum_of
 from gpx.runs.choosing import kernel_choice as module
-from gpx.runs.choosing.kernel_choice import _Clock, _describe, _preferred, candidates_for
+from gpx.runs.choosing.kernel_candidates import candidates_for
+from gpx.runs.choosing.kernel_choice import _Clock, _describe, _preferred
 from gpx.runs.choosing.kernel_fit import Fit, KernelFitter, _forecast, with_values
 from gpx.runs.choosing.series_kernels import (
     Decomposition,
