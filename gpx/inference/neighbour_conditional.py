@@ -13,6 +13,7 @@ from gpx.backends.entries import at_precision_of
 from gpx.inference.batched_covariance import batched_covariances
 from gpx.inference.local_gaussian import conditionals, prior_divergence
 from gpx.inference.neighbour_likelihood import CHUNK_BYTES, noisy_factor
+from gpx.inference.padded_rows import batch_bytes
 from gpx.kernels.base import Kernel
 from gpx.kernels.categorical import Categorical
 from gpx.kernels.constant import Constant
@@ -187,14 +188,18 @@ def neighbour_conditional(
     count, k = near.shape
     weights = x.new_empty(count, k)
     mean, variance = x.new_empty(count), x.new_empty(count)
-    size = max(1, CHUNK_BYTES // (x.element_size() * (k + 1) ** 2))
+    chunk = min(CHUNK_BYTES, batch_bytes(x.device))
+    size = max(1, chunk // (x.element_size() * (k + 1) ** 2))
     # derivatives need the factors of every chunk
     kept = queries.requires_grad and torch.is_grad_enabled()
     new = kept or torch.compiler.is_exporting()
     factors = None if new else x.new_empty(min(size, count), k, k)
+    present = near >= 0
+    # masks are two more passes over the covariances; a program keeps them
+    some_absent = torch.compiler.is_exporting() or not bool(present.all())
     for part in row_slices(count, size, at_least_one=True):
         rows, asked = near[part], queries[part]
-        inputs, there = x[rows.clamp_min(0)], rows >= 0
+        inputs, there = x[rows.clamp_min(0)], present[part] if some_absent else None
         own_noise = noise[rows.clamp_min(0)] if noise.ndim else noise
         out = None if factors is None else factors[: len(rows)]
         system = local_system(kernel, inputs, asked.unsqueeze(1), own_noise, there, out)

@@ -9,12 +9,13 @@ from torch import Tensor
 
 from gpx.constants import LOG_TWO_PI
 from gpx.inference.batched_covariance import batched_covariances
-from gpx.inference.padded_rows import noisy_system
+from gpx.inference.padded_rows import batch_bytes, noisy_system
 from gpx.kernels.base import Kernel
 from gpx.linalg import cholesky, cholesky_in_place, with_gradient
 
 CHUNK_BYTES = 2**23
-"""Bytes of the covariances of one chunk of groups; several such arrays exist at once."""
+"""Largest bytes of the covariances of one chunk of groups, of which several arrays exist at once;
+on a CPU those of ``batch_bytes``, which its cache holds."""
 
 
 def neighbours(kernel: Kernel, x: Tensor, rows: Tensor, count: int) -> Tensor:
@@ -120,7 +121,8 @@ def neighbour_log_likelihood(
     size = groups.shape[1]
     given = size - targets
     last = torch.eye(size, dtype=residual.dtype, device=residual.device)[:, given:]
-    parts = groups.split(max(1, CHUNK_BYTES // (8 * size * size)))
+    chunk = min(CHUNK_BYTES, batch_bytes(x.device))
+    parts = groups.split(max(1, chunk // (8 * size * size)))
     # arrays of every chunk in turn
     factors = residual.new_empty(len(parts[0]), size, size)
     weights = torch.empty_like(factors) if wanted else factors[:0]

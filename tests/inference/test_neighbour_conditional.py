@@ -80,3 +80,23 @@ def test_chunks_change_nothing_and_share_one_array_of_factors(monkeypatch):
         torch.testing.assert_close(mean, (weights[:, 0] * residual[own]).sum())
         want = kernel.diagonal(query[None])[0] - (weights * cross).sum()
         torch.testing.assert_close(variance, want)
+
+
+def test_groups_without_absent_rows_have_no_masks_and_chunks_that_a_cache_holds(monkeypatch):
+    kernel, x, queries, residual = RBF(2).double(), draw(70, 2), draw(130, 2), draw(70, 1)[:, 0]
+    near = torch.stack([torch.randperm(70)[:64] for _ in range(130)])
+    given, factors = [], module.noisy_factor
+
+    def noted(covariance, noise, there, out=None, **options):
+        given.append((there, covariance.nbytes))
+        return factors(covariance, noise, there, out, **options)
+
+    monkeypatch.setattr(module, "noisy_factor", noted)
+    found = neighbour_conditional(kernel, torch.tensor(0.1).double(), x, residual, queries, near)
+    assert all(there is None and size <= 2**22 for there, size in given)
+    assert len(given) == 2
+    near[0, -1] = -1  # masks for all are of the same value
+    again = neighbour_conditional(kernel, torch.tensor(0.1).double(), x, residual, queries, near)
+    assert given[-1][0] is not None
+    torch.testing.assert_close(again.mean[1:], found.mean[1:])
+    torch.testing.assert_close(again.variance[1:], found.variance[1:])

@@ -124,3 +124,33 @@ def test_a_factor_in_place_does_not_wait_where_checks_are_deferred():
         assert [bool(each) for each in failed] == [False, True]
         torch.testing.assert_close((upper.mT @ upper).cpu(), matrix)
     assert report.jitter == bad.jitter == 0.0
+
+
+@pytest.mark.parametrize("shape", [(128, 128), (2, 3, 128, 128)])
+def test_rows_that_share_sets_of_the_cache_are_factorised_beside_an_identity(monkeypatch, shape):
+    """LAPACK takes twice the time at such sizes; the buffer holds the factors all the same."""
+    root = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    matrix = root @ root.mT + torch.eye(128, dtype=torch.float64)
+    sizes, factorise = [], torch.linalg.cholesky_ex
+
+    def noted(given, **options):
+        sizes.append(given.shape[-1])
+        return factorise(given, **options)
+
+    monkeypatch.setattr(torch.linalg, "cholesky_ex", noted)
+    fill, _ = filler(matrix)
+    buffer = torch.full(shape, float("nan"), dtype=torch.float64)
+    upper, report = cholesky_in_place(fill, buffer)
+    assert set(sizes) == {136}
+    assert upper.data_ptr() == buffer.data_ptr()
+    assert torch.equal(upper, upper.triu())
+    torch.testing.assert_close(upper.mT @ upper, matrix)
+    assert report.jitter == 0.0
+
+
+def test_one_matrix_of_such_a_batch_that_is_not_positive_definite_is_an_error():
+    matrix = torch.eye(192, dtype=torch.float64).repeat(3, 1, 1)
+    matrix[1, 5, 5] = -1.0
+    fill, _ = filler(matrix)
+    with pytest.raises(NotPositiveDefinite, match="192 x 192"):
+        cholesky_in_place(fill, torch.empty_like(matrix), ladder=(0.0,))
