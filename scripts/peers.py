@@ -11,7 +11,7 @@ import linear_operator
 import torch
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import InducingPointKernel, Kernel, MaternKernel, RBFKernel, ScaleKernel
-from gpytorch.likelihoods import GaussianLikelihood
+from gpytorch.likelihoods import BernoulliLikelihood, GaussianLikelihood, SoftmaxLikelihood
 from gpytorch.means import ConstantMean, Mean
 from torch import Tensor
 
@@ -46,6 +46,13 @@ def gaussian(noise: float) -> GaussianLikelihood:
     likelihood = GaussianLikelihood(noise_constraint=constraint).double()
     likelihood.noise = exactly(noise)
     return likelihood
+
+
+def class_likelihood(classes: int) -> gpytorch.likelihoods.Likelihood:
+    """Bernoulli with the probit link, or the softmax of as many functions as classes."""
+    if classes == 2:
+        return BernoulliLikelihood()
+    return SoftmaxLikelihood(num_classes=classes, mixing_weights=False)
 
 
 class Regression(gpytorch.models.ExactGP):
@@ -95,31 +102,41 @@ class Regression(gpytorch.models.ExactGP):
 class Sparse(gpytorch.models.ApproximateGP):
     """Whitened SVGP with learned inducing points and zero mean; q(u) starts at the prior.
 
-    ``natural``: q(u) by its natural parameters, for ``training_step``.
+    Args:
+        noise: variance of Gaussian noise; None where there are ``classes``.
+        natural: q(u) by its natural parameters, for ``training_step``.
+        classes: two (0 and 1, by the probit link and quadrature), or more (by the softmax of as
+            many functions that share kernel and inducing points, and random draws).
     """
 
     def __init__(
         self,
         inducing: Tensor,
         kernel: Kernel,
-        noise: float,
+        noise: float | None,
         *,
         large_batch: bool = False,
         natural: bool = False,
+        classes: int | None = None,
     ) -> None:
         kinds = gpytorch.variational
         kind = kinds.NaturalVariationalDistribution if natural else None
-        distribution = (kind or kinds.CholeskyVariationalDistribution)(len(inducing))
+        several = classes is not None and classes > 2
+        batch = torch.Size([classes] if several else [])
+        distribution = (kind or kinds.CholeskyVariationalDistribution)(
+            len(inducing), batch_shape=batch
+        )
         strategy = gpytorch.variational.VariationalStrategy
         if large_batch:
             strategy = gpytorch.variational.LargeBatchVariationalStrategy
-        super().__init__(
-            strategy(self, inducing.clone(), distribution, learn_inducing_locations=True)
-        )
+        found = strategy(self, inducing.clone(), distribution, learn_inducing_locations=True)
         # start at the mean of the prior, as gpx does, and not at random
-        self.variational_strategy.variational_params_initialized.fill_(1)
+        found.variational_params_initialized.fill_(1)
+        if several:
+            found = kinds.IndependentMultitaskVariationalStrategy(found, num_tasks=classes)
+        super().__init__(found)
         self.mean_module, self.covar_module = gpytorch.means.ZeroMean(), kernel
-        self.likelihood = gaussian(noise)
+        self.likelihood = gaussian(noise) if classes is None else class_likelihood(classes)
         self.to(inducing).train()
 
     def forward(self, x: Tensor) -> MultivariateNormal:

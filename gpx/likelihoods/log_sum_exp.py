@@ -11,12 +11,16 @@ spaced where the latents are about equally wide. Else they start just below the 
 distances grow with that from the start: a latent whose bend is at a distance of x from there has a
 standard deviation of at least about x / 9. The derivatives of the integral with respect to the
 means are E softmax(f)_c.
+
+On a CPU, rows whose latents all have standard deviations up to ``gumbel_lattice.MAX_DEVIATION`` are
+integrated on one lattice, which is faster and more exact. Its size depends on the widest latent,
+which a GPU would have to wait for.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -24,6 +28,7 @@ from torch import Tensor
 from torch.special import log_ndtr, ndtr
 
 from gpx.backends import row_chunks
+from gpx.likelihoods import gumbel_lattice
 from gpx.likelihoods.quadrature import GaussHermite, GaussLogExponential
 from gpx.linalg.known_gradient import twice_differentiable
 
@@ -161,8 +166,49 @@ def _value_and_slopes(
 ) -> tuple[Tensor, ...]:
     """The expectation (..., n) and, if asked for, its derivatives by both arguments (..., n, p)."""
     shape, p = mean.shape, mean.shape[-1]
+
+    def on_lattice(mean: Tensor, variance: Tensor) -> tuple[Tensor, ...]:
+        lattice = gumbel_lattice.lattice_for(variance, rules.num_steps)
+        row = len(lattice.distances) * p * mean.element_size()
+        blocks = [
+            gumbel_lattice.value_and_slopes(mean[rows], variance[rows], lattice, slopes=slopes)
+            for rows in row_chunks(len(mean), row, BLOCK_BYTES)
+        ]
+        return tuple(torch.cat(parts) for parts in zip(*blocks, strict=True))
+
+    def by_rules(mean: Tensor, variance: Tensor) -> tuple[Tensor, ...]:
+        return _value_and_slopes_by_rules(mean, variance, rules, slopes=slopes)
+
+    value, *gradients = _by_width(mean, variance, on_lattice, by_rules)
+    return value.view(shape[:-1]), *(each.view(shape) for each in gradients)
+
+
+def _by_width(
+    mean: Tensor,
+    variance: Tensor,
+    on_lattice: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
+    by_rules: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
+) -> tuple[Tensor, ...]:
+    """Results of one function for rows (n, p) that the lattice takes, and of another for others."""
+    shape, p = mean.shape, mean.shape[-1]
     mean, variance = mean.reshape(-1, p), variance.expand(shape).reshape(-1, p)
-    value = mean.new_empty(len(mean))
+    if not mean.is_cpu or not len(mean):
+        return by_rules(mean, variance)
+    able = variance.amax(-1) <= gumbel_lattice.MAX_DEVIATION**2
+    if able.all():
+        return on_lattice(mean, variance)
+    if not able.any():
+        return by_rules(mean, variance)
+    parts = on_lattice(mean[able], variance[able]), by_rules(mean[~able], variance[~able])
+    order = torch.cat([able.nonzero(), (~able).nonzero()]).squeeze(1).argsort()
+    return tuple(torch.cat(each)[order] for each in zip(*parts, strict=True))
+
+
+def _value_and_slopes_by_rules(
+    mean: Tensor, variance: Tensor, rules: Rules, *, slopes: bool
+) -> tuple[Tensor, ...]:
+    """As ``_value_and_slopes``, of rows (n, p) of any width, by Gauss sums at every point."""
+    value, p = mean.new_empty(len(mean)), mean.shape[-1]
     gradients = [torch.empty_like(mean) for _ in range(2 if slopes else 0)]
     tiny = torch.finfo(mean.dtype).tiny
     deviation = variance.clamp_min(torch.finfo(mean.dtype).eps).sqrt()
@@ -183,7 +229,7 @@ def _value_and_slopes(
                 gradient[rows] = -(others * derivative).sum(0)
     if slopes:
         gradients[1].div_(2.0 * deviation)
-    return value.view(shape[:-1]), *(each.view(shape) for each in gradients)
+    return value, *gradients
 
 
 def _laws(places: Tensor, deviation: Tensor, rules: Rules, *, slopes: bool) -> tuple[Tensor, ...]:
@@ -235,6 +281,7 @@ def _wide_laws(places: Tensor, deviation: Tensor, rules: Rules, slopes: bool) ->
     weights = rules.wide.weights.to(places.dtype)
     ratio = (rules.wide.beside(places) - places) / deviation
     below = 0.5 + 0.5 * torch.tensordot(weights, torch.erf(ratio * math.sqrt(0.5)), dims=1)
+    below.clamp_min_(torch.finfo(places.dtype).tiny)  # rounding of the sum may leave it negative
     if not slopes:
         return (below,)
     density = torch.exp(ratio.square().clamp_(max=2.0 * MAX_RATE).mul_(-0.5))
@@ -246,18 +293,35 @@ def _wide_laws(places: Tensor, deviation: Tensor, rules: Rules, slopes: bool) ->
 
 def _differentiable_value(mean: Tensor, variance: Tensor, rules: Rules) -> Tensor:
     """``expected_log_sum_exp`` in differentiable operations."""
-    grid = grid_of(mean, variance, rules.num_steps)
-    below, _ = _below_and_density(grid, mean, variance, rules)
-    return grid.integral(below.prod(-1))
+
+    def on_lattice(mean: Tensor, variance: Tensor) -> tuple[Tensor]:
+        lattice = gumbel_lattice.lattice_for(variance, rules.num_steps)
+        return (gumbel_lattice.differentiable_value(mean, variance, lattice),)
+
+    def by_rules(mean: Tensor, variance: Tensor) -> tuple[Tensor]:
+        grid = grid_of(mean, variance, rules.num_steps)
+        below, _ = _below_and_density(grid, mean, variance, rules)
+        return (grid.integral(below.prod(-1)),)
+
+    return _by_width(mean, variance, on_lattice, by_rules)[0].view(mean.shape[:-1])
 
 
 def _differentiable_shares(mean: Tensor, variance: Tensor, rules: Rules) -> Tensor:
     """``expected_shares`` in differentiable operations."""
-    grid = grid_of(mean, variance, rules.num_steps)
-    below, density = _below_and_density(grid, mean, variance, rules)
-    tiny = torch.finfo(mean.dtype).tiny
-    terms = below.prod(-1, keepdim=True) * density / below.clamp_min(tiny)
-    weight = (grid.weights.unsqueeze(-1) * terms).sum(0) + grid.beyond.unsqueeze(-1) * terms[0]
+
+    def on_lattice(mean: Tensor, variance: Tensor) -> tuple[Tensor]:
+        lattice = gumbel_lattice.lattice_for(variance, rules.num_steps)
+        return (gumbel_lattice.differentiable_slopes(mean, variance, lattice),)
+
+    def by_rules(mean: Tensor, variance: Tensor) -> tuple[Tensor]:
+        grid = grid_of(mean, variance, rules.num_steps)
+        below, density = _below_and_density(grid, mean, variance, rules)
+        tiny = torch.finfo(mean.dtype).tiny
+        terms = below.prod(-1, keepdim=True) * density / below.clamp_min(tiny)
+        weights = grid.weights.unsqueeze(-1)
+        return ((weights * terms).sum(0) + grid.beyond.unsqueeze(-1) * terms[0],)
+
+    weight = _by_width(mean, variance, on_lattice, by_rules)[0].view(mean.shape)
     return weight / weight.sum(-1, keepdim=True)
 
 
