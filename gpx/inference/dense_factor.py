@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 from torch import Tensor
@@ -27,6 +29,21 @@ inputs, by as much as they are and by one deviation with a single one, where var
 with a Matern-3/2 kernel a tenth of that."""
 JITTER_SHARE = 0.01
 """Jitter, as a share of the noise variance, above which a warning says that there is one."""
+
+_passing: ContextVar[bool] = ContextVar("passing", default=False)
+
+
+@contextmanager
+def passing_positions() -> Iterator[None]:
+    """Where hyperparameters are those of positions that chains pass: no jitter is warned of.
+
+    The hyperparameters that are kept are factorised again, outside of it.
+    """
+    token = _passing.set(True)
+    try:
+        yield
+    finally:
+        _passing.reset(token)
 
 
 def warn_of_rounding(rounding: float) -> None:
@@ -89,7 +106,7 @@ def factor_with_noise(
     """Upper factor U (n, n), U^T U = K + noise (+ reported jitter), in one n x n array.
 
     Warns if float32 has too few digits (``FLOAT32_LIMIT``) or the jitter is no longer small beside
-    the noise (``JITTER_SHARE``).
+    the noise (``JITTER_SHARE``; not in ``passing_positions``).
 
     Args:
         fill: writes the lower triangle of K into the buffer (n, n) it is given.
@@ -124,7 +141,7 @@ def factor_with_noise(
                 f"other hyperparameters (the noise variance is {mean:.2e}){_repeated_rows(x)}"
             ),
         )
-    if report.jitter > JITTER_SHARE * smallest:
+    if report.jitter > JITTER_SHARE * smallest and not _passing.get():
         better = "" if x.dtype == torch.float64 else "dtype=float64 or "
         # without numbers: Python shows a text once, and every trial point has other numbers
         warnings.warn(

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError, DidNotConverge, class_name
+from gpx.inference.dense_factor import passing_positions
 from gpx.inference.sampled_hyperparameters.hyper_priors import HyperPriors
 from gpx.inference.sampled_hyperparameters.model import SampledHyperparameters
 from gpx.linalg import cholesky
@@ -181,9 +182,10 @@ class HamiltonianChains(SeveralChains[SampledHyperparameters]):
         if not len(allowed):
             return values, gradients
         inside = positions[allowed]
-        fits, by_fit = self.model.log_likelihoods(
-            self.session.objective, self.place, inside, *self.data
-        )
+        with passing_positions():
+            fits, by_fit = self.model.log_likelihoods(
+                self.session.objective, self.place, inside, *self.data
+            )
         with torch.enable_grad():
             u = inside.detach().requires_grad_()
             priors = self.priors.log_density(u)

@@ -22,13 +22,13 @@ from gpx.priors import (
 from gpx.priors.of_torch import OfTorch
 
 FACTOR = 4.0
-"""A positive hyperparameter without a prior is within this factor of its median, at 68 %; not so
-noise variances, of which half-Cauchy standard deviations allow any that is smaller."""
+"""A positive hyperparameter without a prior is within this factor of its median, at 68 %, unless
+``HALF_CAUCHY`` has it."""
 
-NOISE = "noise_variance"
-"""Last part of the names of noise variances."""
+HALF_CAUCHY = ("outputscale", "slope_variance", "noise_variance")
+"""Variances, by the last part of their name, of which the root is half-Cauchy."""
 
-MEDIANS = {"lengthscale": 2.0, "outputscale": 1.0, NOISE: 0.05}
+MEDIANS = {"lengthscale": 2.0, "outputscale": 1.0, "noise_variance": 0.05}
 """Medians of positive hyperparameters without a prior, by the last part of their name, for
 standardised data; of all others it is the value with which the model was made. Lengthscales in the
 unit of inputs are longer by the root of the number of inputs that their distance is measured in, so
@@ -47,11 +47,12 @@ class _Given(NamedTuple):
 class HyperPriors:
     """Independent priors of the hyperparameters in a ``HyperPosition``, as a density of u (k,).
 
-    Those that ``model.hyperpriors`` names have the priors given there. Every other one is
-    log-normal, with a median of ``MEDIANS`` and ``FACTOR``, if it is positive, and normal
-    with deviation 1 if it is of any sign, around the value with which the model was made. Of noise
-    variances the root, a standard deviation, is half-Cauchy about the same median: functions that
-    are known without noise are common, and a log-normal law would keep noise in them.
+    Those that ``model.hyperpriors`` names have the priors given there. Of the others the roots of
+    variances, standard deviations, are half-Cauchy, any other positive one is log-normal, with
+    ``FACTOR``, both about a median of ``MEDIANS``, and one of any sign is normal with deviation 1
+    around the value with which the model was made. Functions that are known without noise, and
+    nearly polynomial ones, of long lengthscales and large outputscales, are common: log-normal
+    laws, whose tails are light, would keep noise and curvature in them.
 
     Args:
         model: whose hyperparameters they are.
@@ -82,20 +83,20 @@ class HyperPriors:
         for (raw, constraint), name in zip(place.entries, place.names, strict=True):
             own = slice(first, first + raw.numel())
             first = own.stop
-            median = MEDIANS.get(name.rpartition(".")[2])
+            kind = name.rpartition(".")[2]
             if id(raw) in named:
                 priors = named[id(raw)]
                 self.given.append(_Given(own, raw.shape, constraint is not None, priors))
                 self.normal[own] = 0.0
             elif constraint is not None:
                 self.deviation[own] = math.log(FACTOR)
-                if name.rpartition(".")[2] == NOISE:
+                if kind in HALF_CAUCHY:
                     self.normal[own], self.half_cauchy[own] = 0.0, 1.0
-                if median is not None:
+                if kind in MEDIANS:
                     inputs = None
-                    if name.rpartition(".")[2] == "lengthscale":
+                    if kind == "lengthscale":
                         inputs = inputs_of_lengthscale(model, full[id(raw)], num_inputs)
-                    self.centre[own] = math.log(median * math.sqrt(inputs or 1))
+                    self.centre[own] = math.log(MEDIANS[kind] * math.sqrt(inputs or 1))
 
     def log_density(self, position: Tensor) -> Tensor:
         """Log densities (...) of u (..., k), with the Jacobian of its logarithms; differentiable.

@@ -8,7 +8,7 @@ import torch
 from torch.distributions import Gamma
 
 from gpx.inference.sampled_hyperparameters.hyper_priors import FACTOR, HyperPriors
-from gpx.kernels import RBF, Periodic
+from gpx.kernels import RBF, Linear, Periodic
 from gpx.likelihoods import Gaussian
 from gpx.means import Constant
 from gpx.models import FullyBayesianGP
@@ -66,8 +66,8 @@ def test_it_is_that_of_priors_with_the_jacobian_where_all_have_one():
 
 
 def test_a_hyperparameter_without_a_prior_is_around_its_median():
-    """log-normal about 2 sqrt(2 inputs), 1 and 0.05; the mean's constant about what it
-    was made with."""
+    """log-normal about 2 sqrt(2 inputs), roots half-Cauchy about those of 1 and 0.05; the mean's
+    constant about what it was made with."""
     made = model()
     made.mean.constant.data.fill_(0.7)  # as a fit to the data would
     place = made.hyper_position()
@@ -78,23 +78,50 @@ def test_a_hyperparameter_without_a_prior_is_around_its_median():
     assert made.likelihood.noise_variance.item() == pytest.approx(0.05)
     assert made.mean.constant.item() == pytest.approx(0.0)
     found = torch.autograd.functional.hessian(lambda v: density(made, v), u).diagonal()
-    deviations = [math.log(FACTOR) if name != "constant" else 1.0 for name in place.names]
-    deviations.insert(1, math.log(FACTOR))
-    deviations[-1] = 2.0  # the curvature of a half-Cauchy standard deviation
-    assert place.names[-1] == "noise_variance"
+    # 2: of half-Cauchy standard deviations
+    of = {"lengthscale": 2 * [math.log(FACTOR)], "outputscale": [2.0], "noise_variance": [2.0]}
+    deviations = [s for name in place.names for s in of.get(name.rpartition(".")[2], [1.0])]
     assert found.tolist() == pytest.approx([-(s**-2) for s in deviations])
 
 
-def test_noise_is_half_cauchy_in_its_standard_deviation():
+def test_a_positive_hyperparameter_of_no_known_kind_is_log_normal():
+    """Within ``FACTOR`` of the value with which the model was made."""
+    made = FullyBayesianGP(
+        kernel=Periodic(period=3.0), mean=Constant(), likelihood=Gaussian(0.1)
+    ).double()
+    place = made.hyper_position()
+    (period,) = (i for i, name in enumerate(place.names) if name.endswith("period"))
+    u = HyperPriors(made, place, 1).centre
+    assert float(u[period]) == pytest.approx(math.log(3.0))
+    steps = torch.zeros(2, len(u)).double()
+    steps[1, period] = 2.0 * math.log(FACTOR)
+    low, high = density(made, u + steps)
+    assert float(low - high) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("entry", "median"), [(2, 1.0), (-1, 0.05)], ids=["outputscale", "noise_variance"]
+)
+def test_variances_are_half_cauchy_in_their_standard_deviation(entry, median):
     made = model()
     place = made.hyper_position()
     u = place.read().repeat(5, 1)
-    u[:, -1] = torch.tensor([-14.0, -6.0, math.log(0.05), 0.0, 3.0])
-    roots = (0.5 * u[:, -1]).exp()
-    law = scipy.stats.halfcauchy(scale=0.05**0.5)
-    want = torch.from_numpy(law.logpdf(roots)) + 0.5 * u[:, -1]  # with the Jacobian of log variance
+    u[:, entry] = torch.tensor([-14.0, -6.0, math.log(median), 0.0, 3.0])
+    roots = (0.5 * u[:, entry]).exp()
+    law = scipy.stats.halfcauchy(scale=median**0.5)
+    want = torch.from_numpy(law.logpdf(roots)) + 0.5 * u[:, entry]  # Jacobian of log variance
     found = density(made, u)
     torch.testing.assert_close(found - found[0], want - want[0])
+
+
+def test_slopes_are_half_cauchy_about_the_value_with_which_the_model_was_made():
+    kernel = RBF(2) + Linear(2, slope_variance=[3.0, 3.0])
+    made = FullyBayesianGP(kernel=kernel, mean=Constant(), likelihood=Gaussian(0.1)).double()
+    place = made.hyper_position()
+    priors = HyperPriors(made, place, 2)
+    entries = [3, 4]  # after two lengthscales and an outputscale
+    assert priors.centre[entries].exp().tolist() == pytest.approx([3.0, 3.0])
+    assert priors.half_cauchy.tolist() == [0.0, 0.0, 1.0, 1.0, 1.0, 0.0, 1.0]
 
 
 class Shared(Prior):
