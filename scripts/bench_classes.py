@@ -89,7 +89,6 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     cases = list(itertools.product(args.classes, args.inducing, args.batch, args.outputscale))
     for dtype in (torch.float32, torch.float64):
-        rate = multiply_adds(dtype, args.device)
         rows = []
         for classes, size, batch, scale in cases:
             generator = torch.Generator().manual_seed(0)
@@ -102,6 +101,7 @@ def main() -> None:
             steps = {"gpx": our_step(*data), "GPyTorch": their_step(*data)}
             times = fair_in_turns(steps, args.repeats, args.device)
             memory = {name: tensors_mib(step, args.device) for name, step in steps.items()}
+            rate = multiply_adds(dtype, args.device)  # under the load of this case
             limit = least_multiply_adds(size, batch, classes) / rate
             for name, seconds in times.items():
                 losses = [float(steps[name]()) for _ in range(SCATTER_STEPS)]
