@@ -36,7 +36,8 @@ class Kernel(Constructed, ABC):
         active_dims: column of x that the kernel uses, or several in this order; None: all of them.
 
     Raises:
-        ConfigError: ``active_dims`` is empty or holds something other than column numbers.
+        ConfigError: ``active_dims`` is empty, or holds something other than column numbers, or one
+            of them twice.
     """
 
     active_dims: Tensor | None
@@ -66,6 +67,11 @@ class Kernel(Constructed, ABC):
                 raise ConfigError(
                     f"active_dims is {chosen}; it must list column numbers from 0 on, "
                     "or be None for all columns"
+                )
+            if len(set(chosen)) < len(chosen):
+                raise ConfigError(
+                    f"active_dims is {chosen}, which names a column twice; name each once, and "
+                    "shorten its lengthscale where it is to count for more"
                 )
             self._columns = tuple(int(i) for i in chosen)  # for which no GPU is waited for
             self.register_buffer("active_dims", torch.tensor(self._columns), persistent=False)

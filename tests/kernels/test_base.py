@@ -209,6 +209,8 @@ def test_one_column_needs_no_list_and_a_slice_is_told_what_does():
         assert torch.equal(RBF(active_dims=columns).active_dims, torch.atleast_1d(columns))
     with pytest.raises(ConfigError, match=r"active_dims is \[1.5\]; it must list column numbers"):
         RBF(active_dims=1.5)
+    with pytest.raises(ConfigError, match=r"is \[0, 2, 0\], which names a column twice"):
+        RBF(active_dims=[0, 2, 0])
 
 
 @pytest.mark.parametrize(
