@@ -41,6 +41,14 @@ def test_one_bad_set_fails_the_checks_of_its_group_alone(kernels):
     assert all(what.startswith("new sets") for what in failed)
 
 
+def test_a_run_that_fails_is_told_and_its_table_left_out(kernels):
+    found = cells(kernels)
+    found[0] |= {"nlp": None, "failed": "no convergence"}
+    rows, checks = kernels.tables(found)
+    assert len(rows["NLP of each table"]) == 2 * len((*kernels.NEW, *kernels.KNOWN)) - 1
+    assert not checks["every run ends with predictions (1 do not)"]
+
+
 def test_checks_of_sets_that_lack_cells_are_not_run(kernels):
     found = [cell for cell in cells(kernels) if cell["set"] != kernels.KNOWN[-1]]
     _, checks = kernels.tables(found)
