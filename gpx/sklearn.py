@@ -12,7 +12,7 @@ They train on all rows, print nothing and leave no files behind. They need the e
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -47,13 +47,8 @@ MAX_SEED = 2**31 - 1
 
 
 class _GPXEstimator(BaseEstimator):
-    """Base of both estimators.
+    """Base of both estimators."""
 
-    Attributes:
-        default_approx: approximation if none is chosen.
-    """
-
-    default_approx: ClassVar[str]
     predictor_: Predictor
 
     def __init__(
@@ -86,12 +81,11 @@ class _GPXEstimator(BaseEstimator):
                 f"options={self.options!r} is not a list; give a list of options as on the command "
                 "line, such as options=['trainer.max_steps=100']"
             )
-        approx = self.approx or self.default_approx
         seed = check_random_state(self.random_state).randint(MAX_SEED)
         fitted = fit(
             x,
             y,
-            f"approx={approx}",
+            f"approx={self.approx or 'auto'}",
             f"trainer.device={self.device}",
             f"seed={seed}",
             *QUIET_OPTIONS,
@@ -140,10 +134,11 @@ class GPXRegressor(RegressorMixin, _GPXEstimator):
     """Gaussian process regression.
 
     Args:
-        approx: as ``approx=`` on the command line; None: ``exact``, which costs n^3 and is suitable
-            for up to 10,000 rows.
+        approx: as ``approx=`` on the command line; None: ``auto``, which chooses it, and the kernel
+            where ``kernel`` is None, as ``gpx.fit`` does. ``exact`` with a named kernel, for up to
+            some thousand rows, takes a fraction of the time.
         kernel: as ``kernel=``, also ``"rbf*periodic + linear"``, or a module, ``RBF() + Linear()``;
-            None: the default of gpx.
+            None: as chosen, or the default of ``approx``.
         likelihood: as ``likelihood=``; None: Gaussian noise.
         options: further options as on the command line, such as ``["trainer.max_steps=100"]``.
         random_state: of all random draws in training; an integer makes fits repeatable.
@@ -153,8 +148,6 @@ class GPXRegressor(RegressorMixin, _GPXEstimator):
         predictor_: the trained model, as from ``gpx.load``.
         n_features_in_, feature_names_in_: as everywhere in scikit-learn.
     """
-
-    default_approx = "exact"
 
     def fit(
         self,
@@ -248,9 +241,8 @@ class GPXClassifier(ClassifierMixin, _GPXEstimator):
     """Gaussian process classification with two classes or more.
 
     Args:
-        approx: as ``approx=`` on the command line; None: ``auto``, which chooses it, and the kernel
-            where ``kernel`` is None, as ``gpx.fit`` does. ``laplace`` takes a fraction of the time
-            and has less extreme probabilities.
+        approx: as for ``GPXRegressor``. ``laplace`` takes a fraction of the time of what ``auto``
+            chooses for classes, and has less extreme probabilities.
         kernel, options, random_state, device: as for ``GPXRegressor``.
         likelihood: as ``likelihood=``; None: ``bernoulli`` for two classes, otherwise ``softmax``.
             For ``ordinal`` texts, options give their order: ``["likelihood.order=[low,high]"]``.
@@ -260,8 +252,6 @@ class GPXClassifier(ClassifierMixin, _GPXEstimator):
         predictor_: the trained model; its labels are indices of ``classes_``, or ordered texts.
         n_features_in_, feature_names_in_: as everywhere in scikit-learn.
     """
-
-    default_approx = "auto"
 
     def fit(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None

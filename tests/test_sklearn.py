@@ -27,7 +27,7 @@ QUICK = ("trainer.max_steps=10", "init=constants", "trainer.device=cpu")
 
 @parametrize_with_checks(
     [
-        GPXRegressor(options=QUICK),
+        GPXRegressor("exact", options=QUICK),
         # lengthscales at which 30 standardised inputs have correlations above rounding
         GPXClassifier("laplace", options=(*QUICK, "trainer.max_steps=3", "kernel.lengthscale=5")),
     ]
@@ -45,7 +45,7 @@ def problem():
 
 @pytest.fixture(scope="module")
 def regressor(problem):
-    return GPXRegressor(random_state=0).fit(*problem)
+    return GPXRegressor("exact", random_state=0).fit(*problem)
 
 
 def test_predictions_are_those_of_the_peer_at_the_same_hyperparameters(problem, regressor):
@@ -78,9 +78,20 @@ def np_tensor(values):
     return torch.from_numpy(np.ascontiguousarray(values))
 
 
+def test_defaults_are_those_of_fit(problem):
+    """Method and kernel are chosen for the rows."""
+    x, y = problem
+    model = GPXRegressor(options=QUICK, random_state=0).fit(x, y)
+    seed = np.random.RandomState(0).randint(2**31 - 1)
+    plain = gpx.fit(x, y, *QUICK, "data.test_fraction=0", f"seed={seed}", quiet=True, keep=False)
+    assert plain.metrics["model.choice"].startswith("approx=exact, chosen by approx=auto")
+    assert plain.metrics["model.kernel_choice"].startswith("kernel=")
+    np.testing.assert_array_equal(model.predict(x), plain.predict(x).mean)
+
+
 def test_all_rows_are_trained_on_and_nothing_is_left(problem, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
-    model = GPXRegressor(options=QUICK, random_state=0).fit(*problem)
+    model = GPXRegressor("exact", options=QUICK, random_state=0).fit(*problem)
     assert model.predictor_.posterior.inputs.shape == (60, 2)
     assert capfd.readouterr() == ("", "")
     assert not list(tmp_path.iterdir())
@@ -131,8 +142,10 @@ def test_samples_of_kernels_without_a_spectrum_have_the_joint_law(problem):
 def test_weights_are_repetitions(problem):
     x, y = problem
     weight = np.random.default_rng(1).integers(0, 3, 60)
-    weighted = GPXRegressor(options=QUICK).fit(x, y, sample_weight=weight)
-    repeated = GPXRegressor(options=QUICK).fit(np.repeat(x, weight, 0), np.repeat(y, weight))
+    weighted = GPXRegressor("exact", options=QUICK).fit(x, y, sample_weight=weight)
+    repeated = GPXRegressor("exact", options=QUICK).fit(
+        np.repeat(x, weight, 0), np.repeat(y, weight)
+    )
     np.testing.assert_array_equal(weighted.predict(x), repeated.predict(x))
     labels = y > 100
     weighted = GPXClassifier(options=FROM_A_SUBSET).fit(x, labels, sample_weight=weight)
@@ -144,13 +157,13 @@ def test_weights_are_repetitions(problem):
 def test_noise_and_precisions_of_the_rows(problem):
     x, y = problem
     noise = np.where(np.arange(60) < 30, 1e-6, 400.0)
-    model = GPXRegressor(options=QUICK).fit(x, y, noise=noise)
-    plain = GPXRegressor(options=QUICK).fit(x, y)
+    model = GPXRegressor("exact", options=QUICK).fit(x, y, noise=noise)
+    plain = GPXRegressor("exact", options=QUICK).fit(x, y)
     error = lambda m, rows: np.abs(m.predict(x[rows]) - y[rows]).mean()  # noqa: E731
     known, unknown = slice(0, 30), slice(30, 60)
     assert error(model, known) < error(plain, known)
     assert error(model, unknown) > error(plain, unknown)
-    precise = GPXRegressor(options=QUICK).fit(x, y, weights=1.0 / (1.0 + noise))
+    precise = GPXRegressor("exact", options=QUICK).fit(x, y, weights=1.0 / (1.0 + noise))
     assert error(precise, known) < error(precise, unknown)
 
 
@@ -169,10 +182,12 @@ def test_mistakes_in_weights(problem):
 
 def test_pipeline_cross_validation_and_grid_search(problem):
     x, y = problem
-    model = make_pipeline(StandardScaler(), GPXRegressor(options=QUICK, random_state=0))
+    model = make_pipeline(StandardScaler(), GPXRegressor("exact", options=QUICK, random_state=0))
     assert cross_val_score(model, x, y, cv=3).min() > 0.8
     search = GridSearchCV(
-        GPXRegressor(options=QUICK, random_state=0), {"kernel": ["linear", "rbf+linear"]}, cv=2
+        GPXRegressor("exact", options=QUICK, random_state=0),
+        {"kernel": ["linear", "rbf+linear"]},
+        cv=2,
     )
     search.fit(x, y)
     assert search.best_params_ == {"kernel": "rbf+linear"}
