@@ -188,11 +188,15 @@ def _resume_target(arguments: list[str]) -> tuple[str, tuple[str, ...], tuple[st
     """Folder of ``resume=FOLDER``, packages of ``trust=``, and further options; or None.
 
     Raises:
-        ConfigError: one of the two is given twice, or ``trust=`` without a folder.
+        ConfigError: one of the two is given twice, ``resume=`` names nothing, or ``trust=`` comes
+            without a folder.
     """
-    wanted = [
-        a for a in arguments if a.startswith("resume=") and a not in ("resume=", "resume=null")
-    ]
+    wanted = [a for a in arguments if a.startswith("resume=") and a != "resume=null"]
+    if any(not a.removeprefix("resume=").strip("'\"") for a in wanted):
+        raise ConfigError(
+            "resume= names no folder (a variable of the shell that is empty?): give the folder of "
+            "the run to go on with, or leave resume= out to start a new run"
+        )
     trust = [a for a in arguments if a.startswith("trust=")]
     if not wanted:
         if trust:

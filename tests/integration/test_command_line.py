@@ -98,6 +98,8 @@ TINY = [
         (["resume=nowhere", "trust=own"], "there is no run folder nowhere"),
         (["resume=nowhere", "trust=own", "trust=other"], "give resume= and trust= only once"),
         (["trust=own"], "trust=own is only needed with resume="),
+        (["resume="], "resume= names no folder"),
+        (["resume=''", "approx=exact"], "resume= names no folder"),
         (["+experiment=nonsense"], "nonsense"),
         (["experiment=null"], "experiment=null is not possible"),
         (

@@ -150,3 +150,19 @@ def test_classes_get_labels_and_probabilities(tmp_path):
     labels = np.array([float(row["label"]) for row in rows])
     assert (labels == kind).mean() > 0.7
     assert all(abs(sum(float(row[k]) for k in list(row)[1:]) - 1) < 1e-6 for row in rows)
+
+
+def test_a_header_alone_is_told_as_one_where_rows_have_texts_too(tmp_path, capsys, recwarn):
+    """Its names were taken for categories, and a header= that predict.py lacks was asked for."""
+    table, new = tmp_path / "table.csv", tmp_path / "new.csv"
+    write(table, [[i, "ab"[i % 2], i % 7] for i in range(40)], ["size", "colour", "strength"])
+    options = ["approx=exact", "data=csv", f"data.path={table}", *SMALL, "trainer.max_steps=2"]
+    run(composed(options), RunFolder(tmp_path / "run"))
+    capsys.readouterr()
+    for names in (["size", "colour"], ["colour", "strength", "size"]):
+        write(new, [], names)
+        with pytest.raises(SystemExit):
+            main([f"run={tmp_path / 'run'}", f"input={new}", f"output={tmp_path / 'out.csv'}"])
+        error = capsys.readouterr().err
+        assert error == f"error: {new} has a header (line 1) but no rows of numbers\n"
+    assert not [each for each in recwarn if "no data" in str(each.message)]

@@ -10,6 +10,7 @@ import csv
 import gzip
 import io
 import re
+import warnings
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -65,7 +66,7 @@ class Layout:
         return f"{self.path}, line {line}, {self.column(index)}"
 
 
-def sniff(path: str | Path, header: bool | None = None) -> Layout:
+def sniff(path: str | Path, header: bool | None = None, *, may_be_empty: bool = False) -> Layout:
     """Find delimiter (comma, semicolon, tab, white space) and column names of a file, also ``.gz``.
 
     The first line is a header if none of its cells is a number; a leading ``#`` is dropped.
@@ -73,6 +74,7 @@ def sniff(path: str | Path, header: bool | None = None) -> Layout:
     Args:
         path: of the file.
         header: whether there is a header; None: found from the first line.
+        may_be_empty: whether a header may be all.
 
     Raises:
         DataError: no such file, not text, no rows, or an ambiguous header or repeated names.
@@ -100,7 +102,7 @@ def sniff(path: str | Path, header: bool | None = None) -> Layout:
         header = bool(texts)
     if not header:
         return Layout(found, delimiter, 0, numbered_names(len(cells)))
-    if len(lines) < 2:
+    if len(lines) < 2 and not may_be_empty:
         raise DataError(f"{found} has a header (line {number}) but no rows of numbers")
     names = tuple(c or f"column {i + 1}" for i, c in enumerate(cells))
     for i, name in enumerate(names):
@@ -134,7 +136,8 @@ def read_numbers(layout: Layout, columns: Sequence[int]) -> Floats | None:
     # loadtxt does not compare row lengths when it reads only some columns
     if not every and not _surely_rectangular(layout):
         return None
-    with _text(layout.path) as file:
+    with _text(layout.path) as file, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "loadtxt: input contained no data")  # an error says so
         try:
             values = np.loadtxt(
                 file,
@@ -198,7 +201,8 @@ def read_cells(
     if empty_rows == "inner":
         lines, cells = lines[:last], [column[:last] for column in cells]
     if not lines:
-        raise DataError(f"{layout.path} has no rows of numbers")
+        header = f"a header (line {layout.header_line}) but " if layout.header_line else ""
+        raise DataError(f"{layout.path} has {header}no rows of numbers")
     return lines, cells
 
 

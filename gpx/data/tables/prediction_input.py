@@ -116,14 +116,14 @@ def _matched(layout: Layout, names: Sequence[str], others: Sequence[str]) -> lis
 def _sniffed(path: Path, coding: Coding) -> Layout:
     """Layout of delimited text, whose first line may be a row of categories and numbers.
 
-    A line with the names of all columns is a header, even if these are numbers.
+    A line with the names of all columns is a header, even if these are numbers or no row follows.
     """
     single = single_column(path, coding.names)
     if single is not None:
         return single
     try:
         with suppress(DataError):
-            named = sniff(path, header=True)
+            named = sniff(path, header=True, may_be_empty=True)
             if set(coding.names) <= set(named.names):
                 return named
         return sniff(path)
