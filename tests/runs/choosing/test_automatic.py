@@ -295,3 +295,22 @@ def test_locality_of_kernels():
     assert (near * far).local
     assert not (near + far).local
     assert not Periodic().local
+
+
+@pytest.mark.parametrize(
+    ("rows", "inputs", "options", "told"),
+    [
+        (60, 50, (), True),
+        (60, 49, (), False),
+        (501, 50, (), False),
+        (60, 50, ("prior=dimension_scaled",), False),
+        (60, 50, ("likelihood=student_t", "approx=svgp"), False),
+    ],
+)
+def test_many_inputs_for_few_rows_are_told(rows, inputs, options, told, tmp_path, capsys):
+    """Lengthscales over-fit there, and ``kernel=auto`` then prefers a plane."""
+    x = np.random.default_rng(0).normal(size=(rows, inputs))
+    options = (*QUICK, "kernel=rbf", "data.test_fraction=0", "trainer.max_steps=1", *options)
+    gpx.fit(x, np.sin(x[:, 0]), *options, folder=tmp_path / "run")
+    said = "compare approx=exact kernel=rbf prior=dimension_scaled" in capsys.readouterr().err
+    assert said == told
