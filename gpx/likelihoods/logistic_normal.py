@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.special import ndtr
+from torch.special import erfc
 
 LATENT_STEP = 0.25
 """Distance of points, in standard deviations s of f. The pole of the logistic function at pi i
@@ -91,4 +91,5 @@ def _over_logistic(mean: Tensor, deviation: Tensor) -> LogisticNormal:
     s = deviation.unsqueeze(-1)
     u = (mean.unsqueeze(-1) - e) / s
     density = torch.exp(-0.5 * u.square()) / (math.sqrt(2.0 * math.pi) * s)
-    return LogisticNormal(ndtr(u) @ weights, density @ weights, (-u * density / s) @ weights)
+    below = 0.5 * erfc(-u * math.sqrt(0.5))  # ndtr(u) has no digits in the tail
+    return LogisticNormal(below @ weights, density @ weights, (-u * density / s) @ weights)

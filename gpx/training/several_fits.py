@@ -141,6 +141,15 @@ def lengthen(kernel: nn.Module, factor: float) -> None:
 
 
 @torch.no_grad()
+def amplify(kernel: nn.Module, factor: float) -> None:
+    """Multiply the learned outputscale of every part with learned lengthscales."""
+    for part in with_lengthscales(kernel):
+        learned = {c.name for c in positive_parameters(part, below=False) if c.raw.requires_grad}
+        if "outputscale" in learned:
+            set_above_floor(part, "outputscale", factor * part.outputscale)
+
+
+@torch.no_grad()
 def noise_evidence(model: ExactGP, x: Tensor, y: Tensor) -> float:
     """Log density of the targets, nats, if they were independent noise around the model's mean.
 

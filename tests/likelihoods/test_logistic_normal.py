@@ -1,12 +1,14 @@
 """The logistic function averaged under a normal: against a finer sum, far into the tails."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
 from scipy.special import expit
 
 from gpx.likelihoods import Bernoulli
-from gpx.likelihoods.logistic_normal import logistic_normal
+from gpx.likelihoods.logistic_normal import log_logistic_normal, logistic_normal
 
 
 def finer(mean, deviation):
@@ -56,3 +58,21 @@ def test_a_label_that_is_all_but_impossible():
     found = Bernoulli("logit").tilted(torch.ones(3).double(), mean, variance)
     torch.testing.assert_close(found.log_normaliser, mean + 0.5 * variance, rtol=1e-13, atol=0)
     torch.testing.assert_close(found.gradient, torch.ones(3).double(), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("mean", "variance"), [(-77.3, 50.3), (-59.0, 40.0), (-130.0, 100.0), (-200.0, 150.0)]
+)
+def test_moments_have_digits_where_the_probability_is_tiny(mean, variance):
+    """Z of 1e-17 to 1e-54: the slope was 1e4 in place of 1, and moments were never matched."""
+    deviation = math.sqrt(variance)
+    f = torch.linspace(
+        mean - 12 * deviation, mean + variance + 14 * deviation, 200_001, dtype=torch.float64
+    )
+    log_weight = -0.5 * ((f - mean) / deviation).square() + torch.nn.functional.logsigmoid(f)
+    weight = log_weight.softmax(0)
+    given = (weight * f).sum()
+    spread = (weight * (f - given).square()).sum()
+    found = log_logistic_normal(torch.tensor([mean]).double(), torch.tensor([variance]).double())
+    assert float(found.slope) == pytest.approx(float((given - mean) / variance), abs=1e-6)
+    assert float(found.bend) == pytest.approx(float((spread - variance) / variance**2), abs=1e-6)

@@ -40,6 +40,7 @@ from gpx.training.laplace_start import constant_evidence, start_level
 from gpx.training.maximise import maximise
 from gpx.training.several_fits import (
     SHORTER,
+    amplify,
     explains,
     lengthen,
     start_factors,
@@ -59,6 +60,10 @@ is left counts as noise."""
 PENALTY_OF_CLASSES = 0.5
 """Nats for a hyperparameter in the score of classes, which have a prior: few of them are fitted to
 noise."""
+LARGER = 10.0
+"""Factor of the outputscale for fits of classes that follow one which explains nothing: where few
+of many inputs matter, functions of a variance of one are nearer to constants than to the labels,
+and shrink."""
 FORECASTS = (0.7, 0.8, 0.9)
 """Shares of a series from which the tenth that follows is forecast."""
 
@@ -172,7 +177,7 @@ class KernelFitter:
         """Fit the kernel of ``node`` by maximum evidence; the score is -inf if it has none.
 
         Of several inputs a fit that takes everything for noise is repeated from shorter
-        lengthscales, of classes from longer ones too, as in ``SubsetInitialisation``; of series,
+        lengthscales, of classes from longer ones, with larger functions too; of series,
         decompositions see to that.
 
         Args:
@@ -212,11 +217,15 @@ class KernelFitter:
         penalty = PENALTY_OF_CLASSES if self.of_classes else None
         return score(len(self.y), hyperparameters, evidence, compared, penalty)
 
-    def _from(self, filled: DictConfig, factor: float) -> tuple[Hyperparameters, Maximum]:
-        """Fit the parts of a config, from its lengthscales times ``factor``."""
+    def _from(
+        self, filled: DictConfig, factor: float, scale: float = 1.0
+    ) -> tuple[Hyperparameters, Maximum]:
+        """Fit the parts of a config, from lengthscales and outputscales times factors."""
         kernel: Kernel = build(filled, "kernel")
         if factor != 1.0:
             lengthen(kernel, factor)
+        if scale != 1.0:
+            amplify(kernel, scale)
         likelihood: Likelihood = build(filled, "likelihood")
         parts = Hyperparameters(
             kernel.double(), copy.deepcopy(self.mean).double(), likelihood.double()
@@ -228,13 +237,17 @@ class KernelFitter:
     def _from_others(
         self, filled: DictConfig, parts: Hyperparameters, found: Maximum
     ) -> tuple[Hyperparameters, Maximum]:
-        """The first fit from other lengthscales that explains something, else the one given."""
+        """The first fit from another start that explains something, else the one given."""
         if not with_lengthscales(parts.kernel):
             return parts, found
-        longer = start_factors(2, self.x.shape[1])[1:] if self.of_classes else []
-        for factor in [*longer, *SHORTER]:
+        starts = [(factor, 1.0) for factor in SHORTER]
+        if self.of_classes:
+            longest = math.sqrt(self.x.shape[1])
+            longer = [(factor, 1.0) for factor in start_factors(2, self.x.shape[1])[1:]]
+            starts = [(0.5 * longest, LARGER), (longest, LARGER), *longer, *starts]
+        for start in starts:
             try:
-                other = self._from(filled, factor)
+                other = self._from(filled, *start)
             except (NotPositiveDefinite, DidNotConverge):
                 continue
             if self._explains(other[0], other[1][0]):
