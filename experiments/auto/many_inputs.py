@@ -3,8 +3,8 @@
     python experiments/auto/many_inputs.py            # minutes; cells that exist are kept
     python experiments/auto/many_inputs.py --table    # write the table again
 
-Protocol: standard normal inputs; five functions, of which all but ``plane`` depend on two to six of
-them; noise of a standard deviation of 0.2. ``auto`` has no options, ``prior`` is ``approx=exact
+Protocol: standard normal inputs; five functions, of which all but ``plane`` depend on three to six
+of them; noise of a standard deviation of 0.2. ``auto`` has no options, ``prior`` is ``approx=exact
 kernel=rbf prior=dimension_scaled``, and ``lasso`` is scikit-learn's LassoCV. Errors and densities
 are of 1,000 further rows with noise, in the standard deviation of their targets.
 """
