@@ -120,13 +120,14 @@ def tables(cells: Rows) -> tuple[dict[str, Rows], Checks]:
     of_group: dict[tuple[str, str], Rows] = {}
     for name, size in itertools.product((*NEW, *KNOWN), SIZES):
         own = [c for c in cells if (c["set"], c["rows"]) == (name, size)]
-        by = {m: [c for c in own if c["method"] == m] for m in every}
-        numbers = {len(each) for each in by.values()}
-        if len(numbers) > 1 or 0 in numbers or any(c["nlp"] is None for c in own):
+        done = {d for d in DRAWS if {c["method"] for c in own if c["draw"] == d} >= set(every)}
+        own = [c for c in own if c["draw"] in done]
+        if not own or any(c["nlp"] is None for c in own):
             continue
+        by = {m: [c for c in own if c["method"] == m] for m in every}
         group = "new" if name in NEW else "known"
         row: dict[str, Any] = {"set": name, "new": "yes" if name in NEW else "other rows"}
-        row |= {"inputs": own[0]["inputs"], "rows": size, "draws": numbers.pop()}
+        row |= {"inputs": own[0]["inputs"], "rows": size, "draws": len(done)}
         for method in every:
             for key in ("nlp", "error", "seconds"):
                 value = statistics.fmean(c[key] for c in by[method])
@@ -153,7 +154,8 @@ def tables(cells: Rows) -> tuple[dict[str, Rows], Checks]:
     ]
     failed = [c for c in cells if c["nlp"] is None]
     ended = {f"every run ends with predictions ({len(failed)} do not)": not failed}
-    return {"Means over tables": summary, "NLP of each table": single}, ended | checks(means)
+    rows = {"Means over tables": summary, "NLP of each table": single}
+    return {title: each for title, each in rows.items() if each}, ended | checks(means)
 
 
 def checks(means: dict[tuple[str, str, str], list[float]]) -> Checks:
