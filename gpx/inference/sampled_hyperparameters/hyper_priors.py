@@ -22,13 +22,17 @@ from gpx.priors import (
 from gpx.priors.of_torch import OfTorch
 
 FACTOR = 4.0
-"""A positive hyperparameter without a prior is within this factor of its median, at 68 %, unless
-``HALF_CAUCHY`` has it."""
+"""A positive hyperparameter without a prior is within this factor of its median, at 68 %, unless it
+is one of the next two kinds."""
 
-HALF_CAUCHY = ("outputscale", "slope_variance", "noise_variance")
-"""Variances, by the last part of their name, of which the root is half-Cauchy."""
+NOISE = "noise_variance"
+"""Last part of the names of variances of which the root is half-Cauchy."""
 
-MEDIANS = {"lengthscale": 2.0, "outputscale": 1.0, "noise_variance": 0.05}
+LARGE = ("outputscale", "slope_variance")
+"""Last parts of the names of variances of which the root is half-Cauchy above the median, while
+below it they are log-normal."""
+
+MEDIANS = {"lengthscale": 2.0, "outputscale": 1.0, NOISE: 0.05}
 """Medians of positive hyperparameters without a prior, by the last part of their name, for
 standardised data; of all others it is the value with which the model was made. Lengthscales in the
 unit of inputs are longer by the root of the number of inputs that their distance is measured in, so
@@ -47,12 +51,15 @@ class _Given(NamedTuple):
 class HyperPriors:
     """Independent priors of the hyperparameters in a ``HyperPosition``, as a density of u (k,).
 
-    Those that ``model.hyperpriors`` names have the priors given there. Of the others the roots of
-    variances, standard deviations, are half-Cauchy, any other positive one is log-normal, with
-    ``FACTOR``, both about a median of ``MEDIANS``, and one of any sign is normal with deviation 1
-    around the value with which the model was made. Functions that are known without noise, and
-    nearly polynomial ones, of long lengthscales and large outputscales, are common: log-normal
-    laws, whose tails are light, would keep noise and curvature in them.
+    Those that ``model.hyperpriors`` names have the priors given there. Every other one is
+    log-normal, with a median of ``MEDIANS`` and ``FACTOR``, if it is positive, and normal with
+    deviation 1 if it is of any sign, around the value with which the model was made. Variances have
+    heavier tails: the root of a noise variance, a standard deviation, is half-Cauchy about the same
+    median, and so is that of the variance of functions or slopes where it is larger. Functions that
+    are known without noise, and nearly polynomial ones, of long lengthscales and large
+    outputscales, are common: light tails would keep noise and curvature in them. Where few rows
+    leave open whether there is any function, heavy tails towards small outputscales would have
+    chains wander there.
 
     Args:
         model: whose hyperparameters they are.
@@ -61,7 +68,7 @@ class HyperPriors:
 
     Attributes:
         centre, deviation (k,): of the normal priors of u; the median of half-Cauchy ones.
-        normal, half_cauchy (k,): 1 where a prior of this kind holds, else 0.
+        normal, half_cauchy (k,): 1 where a prior of this kind holds, else 0; of ``LARGE`` both.
 
     Source: Gelman 2006 (half-Cauchy standard deviations).
     """
@@ -90,8 +97,8 @@ class HyperPriors:
                 self.normal[own] = 0.0
             elif constraint is not None:
                 self.deviation[own] = math.log(FACTOR)
-                if kind in HALF_CAUCHY:
-                    self.normal[own], self.half_cauchy[own] = 0.0, 1.0
+                self.half_cauchy[own] = float(kind == NOISE or kind in LARGE)
+                self.normal[own] = float(kind != NOISE)
                 if kind in MEDIANS:
                     inputs = None
                     if kind == "lengthscale":
@@ -105,9 +112,12 @@ class HyperPriors:
         it may take all entries together.
         """
         offset = position - self.centre
-        total = -0.5 * (self.normal * (offset / self.deviation).square()).sum(-1)
+        # of both kinds: normal below the centre, half-Cauchy above it
+        low = torch.where(self.half_cauchy > 0.0, offset.clamp_max(0.0), offset)
+        total = -0.5 * (self.normal * (low / self.deviation).square()).sum(-1)
+        high = torch.where(self.normal > 0.0, offset.clamp_min(0.0), offset)
         # t = exp(offset / 2), a standard deviation beside its median, has 2 / (pi (1 + t^2))
-        cauchy = torch.logaddexp(0.5 * offset, -0.5 * offset)
+        cauchy = torch.logaddexp(0.5 * high, -0.5 * high)
         total = total - (self.half_cauchy * cauchy).sum(-1)
         for part in self.given:
             u = position[..., part.entries]

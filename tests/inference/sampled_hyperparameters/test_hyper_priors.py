@@ -77,11 +77,16 @@ def test_a_hyperparameter_without_a_prior_is_around_its_median():
     assert made.kernel.outputscale.item() == pytest.approx(1.0)
     assert made.likelihood.noise_variance.item() == pytest.approx(0.05)
     assert made.mean.constant.item() == pytest.approx(0.0)
-    found = torch.autograd.functional.hessian(lambda v: density(made, v), u).diagonal()
-    # 2: of half-Cauchy standard deviations
-    of = {"lengthscale": 2 * [math.log(FACTOR)], "outputscale": [2.0], "noise_variance": [2.0]}
+    gradient = torch.autograd.functional.jacobian(lambda v: density(made, v), u)
+    assert gradient.abs().max() < 1e-12
+    # half a nat below on the lower side; of the half-Cauchy one the curvature is 1/4
+    of = {"lengthscale": 2 * [math.log(FACTOR)], "outputscale": [math.log(FACTOR)]}
     deviations = [s for name in place.names for s in of.get(name.rpartition(".")[2], [1.0])]
-    assert found.tolist() == pytest.approx([-(s**-2) for s in deviations])
+    for entry, deviation in enumerate(deviations[:-1]):
+        low = u - deviation * torch.eye(len(u)).double()[entry]
+        assert float(density(made, u) - density(made, low)) == pytest.approx(0.5)
+    found = torch.autograd.functional.hessian(lambda v: density(made, v), u)
+    assert float(found[-1, -1]) == pytest.approx(-0.25)
 
 
 def test_a_positive_hyperparameter_of_no_known_kind_is_log_normal():
@@ -99,22 +104,31 @@ def test_a_positive_hyperparameter_of_no_known_kind_is_log_normal():
     assert float(low - high) == pytest.approx(2.0)
 
 
-@pytest.mark.parametrize(
-    ("entry", "median"), [(2, 1.0), (-1, 0.05)], ids=["outputscale", "noise_variance"]
-)
-def test_variances_are_half_cauchy_in_their_standard_deviation(entry, median):
+def test_noise_is_half_cauchy_in_its_standard_deviation():
     made = model()
-    place = made.hyper_position()
-    u = place.read().repeat(5, 1)
-    u[:, entry] = torch.tensor([-14.0, -6.0, math.log(median), 0.0, 3.0])
-    roots = (0.5 * u[:, entry]).exp()
-    law = scipy.stats.halfcauchy(scale=median**0.5)
-    want = torch.from_numpy(law.logpdf(roots)) + 0.5 * u[:, entry]  # Jacobian of log variance
+    u = made.hyper_position().read().repeat(5, 1)
+    u[:, -1] = torch.tensor([-14.0, -6.0, math.log(0.05), 0.0, 3.0])
+    roots = (0.5 * u[:, -1]).exp()
+    law = scipy.stats.halfcauchy(scale=0.05**0.5)
+    want = torch.from_numpy(law.logpdf(roots)) + 0.5 * u[:, -1]  # with the Jacobian of log variance
     found = density(made, u)
     torch.testing.assert_close(found - found[0], want - want[0])
 
 
-def test_slopes_are_half_cauchy_about_the_value_with_which_the_model_was_made():
+def test_outputscales_have_a_heavy_tail_above_alone():
+    """Half-Cauchy in the root there, and log-normal below, with one slope where they meet."""
+    made = model()
+    u = made.hyper_position().read().repeat(5, 1)
+    u[:, 2] = torch.tensor([-9.0, -3.0, 0.0, 4.0, 9.0])
+    roots = (0.5 * u[3:, 2]).exp()
+    above = torch.from_numpy(scipy.stats.halfcauchy.logpdf(roots)) + 0.5 * u[3:, 2]
+    peak = float(scipy.stats.halfcauchy.logpdf(1.0))
+    below = -0.5 * (u[:3, 2] / math.log(FACTOR)).square()
+    found = density(made, u)
+    torch.testing.assert_close(found - found[2], torch.cat([below, above - peak]))
+
+
+def test_slopes_have_the_same_law_about_the_value_with_which_the_model_was_made():
     kernel = RBF(2) + Linear(2, slope_variance=[3.0, 3.0])
     made = FullyBayesianGP(kernel=kernel, mean=Constant(), likelihood=Gaussian(0.1)).double()
     place = made.hyper_position()
@@ -122,6 +136,7 @@ def test_slopes_are_half_cauchy_about_the_value_with_which_the_model_was_made():
     entries = [3, 4]  # after two lengthscales and an outputscale
     assert priors.centre[entries].exp().tolist() == pytest.approx([3.0, 3.0])
     assert priors.half_cauchy.tolist() == [0.0, 0.0, 1.0, 1.0, 1.0, 0.0, 1.0]
+    assert priors.normal.tolist() == [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0]
 
 
 class Shared(Prior):
