@@ -26,7 +26,7 @@ from gpx.runs.predictor import Predictor
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, is_classifier
-    from sklearn.utils import check_random_state
+    from sklearn.utils import Tags, check_random_state, column_or_1d
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 except ImportError as error:
@@ -44,6 +44,9 @@ QUIET_OPTIONS = (
 """Train on all rows, without logs, figures and baselines."""
 
 MAX_SEED = 2**31 - 1
+
+JOINT = ("auto", "independent", "coregional")
+"""Approximations that take several targets."""
 
 
 class _GPXEstimator(BaseEstimator):
@@ -75,7 +78,7 @@ class _GPXEstimator(BaseEstimator):
         noise: ArrayLike | None = None,
         weights: ArrayLike | None = None,
     ) -> None:
-        """Train on x (n, d) and y (n,), all rows; ``noise`` and ``weights`` as in ``gpx.fit``."""
+        """Train on x (n, d) and y (n,) or (n, p), all rows; ``noise``, ``weights``: of gpx.fit."""
         if isinstance(self.options, str) or not isinstance(self.options, Sequence):
             raise ConfigError(
                 f"options={self.options!r} is not a list; give a list of options as on the command "
@@ -115,7 +118,7 @@ class _GPXEstimator(BaseEstimator):
 def _repeated(
     x: NDArray[Any], y: NDArray[Any], sample_weight: ArrayLike
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Rows of x (n, d) and y (n,), each repeated as often as its weight (n,)."""
+    """Rows of x (n, d) and y (n,) or (n, p), each repeated as often as its weight (n,)."""
     weight = _check_sample_weight(
         sample_weight, x, ensure_non_negative=True, allow_all_zero_weights=False
     )
@@ -127,11 +130,11 @@ def _repeated(
     counts = weight.astype(int)
     if counts.sum() < 2:
         raise ValueError("sample_weight leaves a single row; training needs at least two")
-    return np.repeat(x, counts, axis=0), np.repeat(y, counts)
+    return np.repeat(x, counts, axis=0), np.repeat(y, counts, axis=0)
 
 
 class GPXRegressor(RegressorMixin, _GPXEstimator):
-    """Gaussian process regression.
+    """Gaussian process regression, of one target or several.
 
     Args:
         approx: as ``approx=`` on the command line; None: ``auto``, which chooses it, and the kernel
@@ -149,6 +152,11 @@ class GPXRegressor(RegressorMixin, _GPXEstimator):
         n_features_in_, feature_names_in_: as everywhere in scikit-learn.
     """
 
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = self.approx in (None, *JOINT)
+        return tags
+
     def fit(
         self,
         X: ArrayLike,
@@ -157,15 +165,15 @@ class GPXRegressor(RegressorMixin, _GPXEstimator):
         noise: ArrayLike | None = None,
         weights: ArrayLike | None = None,
     ) -> GPXRegressor:
-        """Train on X (n, d) and y (n,), at least two rows, in their own units.
+        """Train on X (n, d) and y (n,) or (n, p), at least two rows, in their own units.
 
         Args:
             X: inputs.
-            y: targets.
+            y: targets; p > 1 of each row for methods that take several.
             sample_weight (n,): whole numbers, how often each row was observed; as usual in
                 scikit-learn, a row of weight 2 is the same as two such rows, and costs as much.
             noise (n,): known noise variance of each row, in squared units of y, added to the
-                learned one (``approx="exact"``).
+                learned one (``approx="exact"``); (n, p) of each target, as in ``gpx.fit``.
             weights (n,): relative precisions: the learned noise variance is divided by the weight
                 of the row (``approx="exact"``). The mean of w measurements has weight w.
 
@@ -175,8 +183,10 @@ class GPXRegressor(RegressorMixin, _GPXEstimator):
             ConfigError: the model needs one noise variance for all rows.
         """
         x, targets = validate_data(
-            self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2
+            *(self, X, y), dtype=np.float64, y_numeric=True, multi_output=True, ensure_min_samples=2
         )
+        if targets.ndim == 2 and targets.shape[1] == 1:
+            targets = column_or_1d(targets, warn=True)
         if sample_weight is not None:
             if noise is not None or weights is not None:
                 raise ValueError("give either sample_weight, or noise and weights, not both")
@@ -187,11 +197,11 @@ class GPXRegressor(RegressorMixin, _GPXEstimator):
     def predict(
         self, X: ArrayLike, return_std: bool = False, return_cov: bool = False
     ) -> NDArray[np.float64] | tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Predictive mean of y (n,) at X (n, d), and its uncertainty, noise included.
+        """Predictive mean of y (n,) or (n, p) at X (n, d), and its uncertainty, noise included.
 
         Args:
             X: inputs in their own units.
-            return_std: also return the standard deviation (n,).
+            return_std: also return the standard deviation, of the same shape.
             return_cov: also return the covariance (n, n), for posteriors that have one (exact GPs,
                 inducing points); n^2 memory.
 
@@ -219,6 +229,8 @@ class GPXRegressor(RegressorMixin, _GPXEstimator):
     ) -> NDArray[np.float64]:
         """Draws (n, n_samples) of y at X (n, d); without ``noise``, of the latent function.
 
+        Of p > 1 targets they are (n, p, n_samples).
+
         If the kernel has random Fourier features, functions are drawn; otherwise the draws are from
         the joint normal distribution at these rows (exact GPs, inducing points), at a cost of n^3.
 
@@ -234,7 +246,7 @@ class GPXRegressor(RegressorMixin, _GPXEstimator):
             if len(x) > MAX_JOINT_ROWS:
                 raise
             drawn = self.predictor_.sample(x, n_samples, targets=noise, seed=seed, jointly=True)
-        return drawn.T
+        return np.moveaxis(drawn, 0, -1)
 
 
 class GPXClassifier(ClassifierMixin, _GPXEstimator):

@@ -13,7 +13,11 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.estimator_checks import (
+    check_regressor_multioutput,
+    check_supervised_y_2d,
+    parametrize_with_checks,
+)
 
 import gpx
 from gpx.errors import ConfigError, DataError, NotAvailable
@@ -288,3 +292,37 @@ def test_a_classifier_is_sure_where_inputs_separate_the_classes():
     new = order[100:]
     probability = model.predict_proba(x[new])[np.arange(100), (y[new] == "out").astype(int)]
     assert -np.log(probability).mean() < 0.1
+
+
+def test_several_targets_are_modelled_each_by_itself(problem):
+    x, y = problem
+    both = np.column_stack([y, 3.0 - 2.0 * x[:, 1] ** 2])
+    joint = GPXRegressor("independent", options=QUICK, random_state=0).fit(x, both)
+    mean, std = joint.predict(x[:7], return_std=True)
+    swapped = GPXRegressor("independent", options=QUICK, random_state=0).fit(x, both[:, ::-1])
+    for each, other in zip((mean, std), swapped.predict(x[:7], return_std=True), strict=True):
+        np.testing.assert_allclose(each, other[:, ::-1], rtol=1e-6)
+    assert joint.score(x, both) > 0.9
+    assert joint.sample_y(x[:4], 3).shape == (4, 2, 3)
+    twice = GPXRegressor("independent", options=QUICK, random_state=0).fit(
+        x, both, sample_weight=np.full(60, 2)
+    )
+    assert twice.predict(x[:7]).shape == (7, 2)
+    noisy = GPXRegressor("independent", options=QUICK, random_state=0).fit(
+        x, both, noise=np.full((60, 2), 0.1)
+    )
+    assert noisy.score(x, both) > 0.9
+    with pytest.raises(ConfigError, match="one plain target"):
+        joint.predict(x[:7], return_cov=True)
+
+
+@pytest.mark.parametrize("check", [check_regressor_multioutput, check_supervised_y_2d])
+def test_contract_of_several_targets(check):
+    check("GPXRegressor", GPXRegressor(kernel="rbf", options=QUICK))
+
+
+def test_a_method_of_one_target_says_which_take_several(problem):
+    x, y = problem
+    with pytest.raises(ConfigError, match="or use approx=independent"):
+        GPXRegressor("exact", options=QUICK).fit(x, np.column_stack([y, y]))
+    assert GPXRegressor("exact").__sklearn_tags__().target_tags.multi_output is False
