@@ -203,9 +203,9 @@ def main() -> None:
         "Which kernel: kernel=auto, one kernel, scikit-learn's Gaussian process, boosted trees",
         [
             f"Two classes: targets above their {SHARE:.0%} quantile, or not (banana has classes). "
-            f"Means of {len(DRAWS)} draws of the rows (where a column says so of fewer); up to "
-            f"{TESTED} others are tested. NLP in nats per row, seconds of processor time, one "
-            "thread, kernel search included.",
+            f"Means over as many draws of the rows as a column says; up to {TESTED} others are "
+            "tested. NLP in nats per row, seconds of processor time, one thread, kernel search "
+            "included.",
             "gpx with its defaults (`approx=auto`, which takes `ep`) and the kernel that is named; "
             "`rbf, prior`: `kernel=rbf prior=dimension_scaled`. Scikit-learn's "
             "`GaussianProcessClassifier` (Laplace's approximation, logit link) with a lengthscale "
