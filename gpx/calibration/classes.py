@@ -25,7 +25,7 @@ from gpx.likelihoods.base import Task, class_numbers
 from gpx.warned_line import users_line
 
 FEW = 500
-"""Rows below which isotonic regression is warned of."""
+"""Isotonic regression with fewer held-out rows than this gives a warning."""
 MAX_ABS_LOG = 6.0
 """Largest absolute logarithm of the temperature, and of a slope."""
 

@@ -47,7 +47,7 @@ class Auxiliary:
 
 @dataclass(frozen=True)
 class AuxiliarySolver:
-    """Preconditioned conjugate gradients for K v = y, stopped by nats of evidence.
+    """Preconditioned conjugate gradients for K v = y, stopped by their error in nats of evidence.
 
     Args:
         epsilon: stop once 1/2 r^T Q^{-1} r is at most this many nats.

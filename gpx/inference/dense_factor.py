@@ -23,10 +23,10 @@ BLOCK_BYTES = {"cpu": 2**23, "cuda": 2**28}
 
 FLOAT32_LIMIT = 0.5
 """Value of n v eps above which a warning says that float32 is inaccurate; v is the largest ratio of
-signal to noise variance, eps = 1.2e-7. At the limit, 200 or 800 rows and an RBF kernel: gradients
-off by 4 to 8 % of their norm and predicted means by a third of their standard deviation with two
-inputs, by as much as they are and by one deviation with a single one, where variances may be zero;
-with a Matern-3/2 kernel a tenth of that."""
+signal to noise variance, eps = 1.2e-7. Errors measured at the limit with an RBF kernel and 200 or
+800 rows: with two inputs gradients are off by 4 to 8 % of their norm, and predicted means by a
+third of their standard deviation; with a single input gradients by 100 %, means by one standard
+deviation, and variances may be zero. With a Matern-3/2 kernel the errors are a tenth of these."""
 JITTER_SHARE = 0.01
 """Jitter, as a share of the noise variance, above which a warning says that there is one."""
 

@@ -24,8 +24,9 @@ from gpx.linalg.nearest import NearestSearch
 from gpx.linalg.prepared import versions
 
 OTHER_UNITS = 2.0
-"""Distance at which rows are one lengthscale apart in inputs that only parts without lengthscales
-see, linear ones and others: they are smooth, but far rows say little of how they bend."""
+"""Distance that counts as one lengthscale in inputs that are used only by terms of the kernel
+without lengthscales, such as linear ones: such functions are smooth, but far rows say little about
+their curvature."""
 
 
 class Conditional(NamedTuple):

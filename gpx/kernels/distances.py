@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 SAMPLED_ROWS = 32
-"""Rows, evenly spaced, of which the middle is taken."""
+"""Number of evenly spaced rows whose middle value is used."""
 
 
 def centre(z1: Tensor, z2: Tensor, square: bool, *, guarded: bool) -> Tensor:

@@ -15,8 +15,8 @@ from gpx.kernels.rbf import RBF
 from gpx.linalg import running_sum
 
 SMALLEST_RATIO = 1e-150
-"""Least spread in lengthscales, whose square is above zero: eigenvalues of other orders of such an
-input are 1e-300 of the largest."""
+"""Smallest spread of an input, in lengthscales, whose square is still a positive number;
+eigenvalues beyond the first of such an input are 1e-300 times the largest."""
 
 
 class MercerSpectrum(NamedTuple):

@@ -16,8 +16,8 @@ from gpx.likelihoods.smooth_mixture import LatentMixture, mixture_of_means
 class Gamma(Likelihood):
     """Positive y of mean exp(f) and variance exp(2 f) / shape: durations, amounts, costs.
 
-    Models without a prior mean, such as networks, ``start`` it: f is then the logarithm of the mean
-    beside a level, that of all training targets, so that their unit makes no difference.
+    Models without a prior mean, such as networks, call ``start``: f is then relative to a level,
+    the logarithm of the mean of all training targets, so that their unit makes no difference.
 
     With shape 1 it is the exponential distribution; for large ones log y is normal around f with
     variance 1 / shape. Targets must not be standardised.

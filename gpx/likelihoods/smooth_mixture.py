@@ -23,8 +23,9 @@ GRID_NODES, GRID_END, GRID_GAP = 57, 8.0, 1.5
 """Number and outermost nodes of the even grid, in standard deviations of f, and the largest
 distance of its components, as ``MAX_GAP``."""
 WIDE, WIDE_NODES = 4.0, 161
-"""Latent variance above which the even grid has so many nodes: the laws that take the place of
-exponentials of normal ones are alike to a percent only where they need not be that wide."""
+"""Latent variance above which the even grid has ``WIDE_NODES`` nodes, so that its components are
+narrower: the distributions that replace log-normal ones agree with them to a percent only if they
+are narrow."""
 MAX_LOG_MEAN = 300.0
 """Largest latent mean in predictions, and largest sum of latent mean, if positive, and variance:
 with larger ones the variance of the targets would leave the range of float64."""

@@ -19,8 +19,8 @@ LOG_LOWEST, LOG_HIGHEST = math.log(1e-8), 3.0
 below is a geometric series to 1e-6; exp(-exp(3)) is 2e-9."""
 LOG_POINTS, MAX_SQUARE = 36, 1e5
 FAR_LOG_LOWEST, FAR_LOG_POINTS, FAR_MAX_SQUARE = math.log(1e-23), 88, 1e19
-"""The same for larger E z^2. Those beyond the last are divided by a number that makes them as
-large, whose logarithm is added: then 1 is nothing beside z^2."""
+"""The same for larger E z^2. Values above ``FAR_MAX_SQUARE`` are scaled down to it and the
+logarithm of the scale is added, since 1 is then negligible beside z^2."""
 
 
 def is_any(chosen: Tensor) -> bool:

@@ -17,9 +17,10 @@ from gpx.errors import NotAvailable
 Backward = Callable[..., Any]
 
 Again = Callable[[Any, Tensor], tuple[Tensor, Sequence[Tensor | None]] | None]
-"""From the context of a function, and the gradient by its result, this result once more in
-operations of torch, and for every argument of ``forward`` a view of it from which this was computed
-(None for those that are no tensor or have no gradient); None: there are no such operations."""
+"""Maps the context of a function and the gradient with respect to its result to the result,
+computed again in differentiable operations of torch, and for every argument of ``forward`` the view
+of it that was used (None for arguments that are no tensor or have no gradient). None: the result
+cannot be computed in this way."""
 
 
 def first_derivative_only(backward: Backward) -> Backward:

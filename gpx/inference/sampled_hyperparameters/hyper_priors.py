@@ -34,9 +34,9 @@ below it they are log-normal."""
 
 MEDIANS = {"lengthscale": 2.0, "outputscale": 1.0, NOISE: 0.05}
 """Medians of positive hyperparameters without a prior, by the last part of their name, for
-standardised data; of all others it is the value with which the model was made. Lengthscales in the
-unit of inputs are longer by the root of the number of inputs that their distance is measured in, so
-that functions are as smooth whatever that number."""
+standardised data; of all others it is the value with which the model was made. Medians of
+lengthscales in the unit of inputs are multiplied by the square root of the number of inputs in the
+distance that they divide, so that functions are equally smooth whatever this number is."""
 
 
 class _Given(NamedTuple):

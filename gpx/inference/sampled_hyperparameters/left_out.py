@@ -11,7 +11,8 @@ from gpx.inference.leave_one_out import LeftOut
 from gpx.methods.base.posterior import Marginals
 
 ENOUGH_SAMPLES = 10
-"""Effective samples of the hyperparameters below which what rests on them is warned of."""
+"""If a leave-one-out prediction rests on fewer effective samples of the hyperparameters than this,
+there is a warning."""
 
 
 def enough_samples(count: int) -> float:

@@ -16,7 +16,7 @@ from gpx.tensor_checks import check_at_least
 from gpx.warned_line import users_line
 
 LEAST_SAMPLES = 4
-"""Samples of a chain below which a run does not end for lack of time."""
+"""Fewest samples of a chain: a run does not end by its time budget before."""
 MAX_RHAT = 1.05
 """R-hat above which the run warns; the literature asks for 1.01 for published results."""
 

@@ -131,8 +131,9 @@ class ExpectationPropagationGP(DenseGP):
     """Expectation propagation: likelihood terms are replaced by Gaussians by moment matching.
 
     Exact for a Gaussian likelihood. For two classes it is the most accurate of the Gaussian
-    approximations, at a few times the cost of Laplace's. Where many counts are zero under a wide
-    prior, their mode says little of where they are, and the moments do.
+    approximations, at a few times the cost of Laplace's. If many counts are zero and the prior is
+    wide, most of the posterior mass is far from the mode; moments capture this, Laplace's
+    approximation does not.
 
     Args:
         kernel, mean, likelihood: the likelihood must be log-concave with one latent function and

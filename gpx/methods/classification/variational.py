@@ -31,10 +31,10 @@ ROUNDING, QUADRATURE = 1e-13, 1e-6
 """Relative fall of the bound that is rounding (a row), and that may be an error of quadrature."""
 
 CANCELLED, MOST_CANCELLED = 4.0, 1e-2
-"""A variance v is what is left of the prior's k, with an error of ``CANCELLED`` roundings of k, of
-which a precise site leaves a share of 1 - w v. Where sites are precise and rows alike (targets
-without noise) no residual below that relative to v can be reached; it is then enough, up to
-``MOST_CANCELLED``."""
+"""A posterior variance v is computed by subtraction from the prior variance k, with an error of
+``CANCELLED`` rounding units of k, of which a share of 1 - w v remains for a site of precision w.
+With precise sites and similar rows (targets without noise) no smaller residual, relative to v, can
+be reached; such a residual is accepted up to ``MOST_CANCELLED``."""
 
 MIN_PROGRESS = 0.1
 """A step after which the bound is lower by no more than ``QUADRATURE`` is taken if the residual is

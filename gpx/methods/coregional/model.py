@@ -33,9 +33,10 @@ SHRINKAGE_ROWS = 5.0
 
 
 SPREADS = ((0.5, 2.0), (0.25, 1.0), (0.125, 1.0), (0.0625, 1.0), (0.03125, 1.0))
-"""Factors of the lengthscales of a single latent process, shortest and longest, at which latent
-processes with the same kernel may start. A single kernel takes the rough part of the targets for
-noise, which is therefore also tried at QUIETER of it."""
+"""Initial lengthscales of latent processes with the same kernel that are tried: shortest and
+longest, as multiples of those of a single latent process. A single kernel explains the rough
+part of the targets as noise; each start is therefore also tried with the noise variance times
+QUIETER."""
 QUIETER = 0.1
 TRIED_TARGETS = 1200
 """Most targets by which starts are compared; cost is cubic in it."""

@@ -35,12 +35,13 @@ from gpx.sampling.batches import some_rows
 TRIED_TARGETS = 600
 """Most values and derivatives by which starts are compared; cost is cubic in it."""
 FACTORS = (0.5, 1.0, 3.0, 10.0)
-"""Of the lengthscales at which derivatives have the variance of the data, where training may start.
-Above one the outputscale grows as the square, so that derivatives keep that variance: functions
-that are smooth beyond the data."""
+"""Initial lengthscales that are tried, as multiples of those at which derivatives have the variance
+of the data. For factors above one the outputscale grows with their square, so that derivatives keep
+this variance: functions that are smooth over distances longer than the range of the data."""
 SPREADS = (1.0, 0.5)
-"""Powers of the ratios of these lengthscales: derivatives by an input along which the function
-bends rather than rises are small, and say nothing of how fast they change."""
+"""Powers to which the ratios of these lengthscales are raised. Derivatives with respect to an input
+along which the function curves but does not rise are small, and do not show how fast they change,
+so that the ratios may be misleading."""
 NOISE_SHARES = (0.1, 0.001)
 """Of the mean squares of values and derivatives, at which their noise variances may start."""
 
@@ -48,7 +49,7 @@ NOISE_SHARES = (0.1, 0.001)
 class DerivativeGP(Model):
     """Gaussian process regression on a function's values and its partial derivatives.
 
-    y_0 = f(x) + e_0 and y_j = df/dx_i (x) + e_j, with noise of a variance each. Function and
+    y_0 = f(x) + e_0 and y_j = df/dx_i (x) + e_j, with one noise variance each. Function and
     derivatives are one Gaussian process, whose covariances are derivatives of the kernel; a
     derivative is as much information as a value nearby.
 

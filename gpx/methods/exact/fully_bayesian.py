@@ -32,12 +32,12 @@ MANY_ROWS = 3000
 
 
 class FullyBayesianGP(SampledHyperparameters, ExactGP):  # type: ignore[misc]  # other posterior
-    """Gaussian process regression averaged over the posterior of its hyperparameters.
+    """Fully Bayesian Gaussian process regression: hyperparameters are marginalised by sampling.
 
     ``optimizer=hamiltonian`` draws hyperparameters from p(theta | y), and predictions are the
-    mixture of the exact processes at these. The error bars then have the uncertainty of the
-    hyperparameters, which matters where rows are few. Priors: ``hyperpriors``, and weak ones of all
-    hyperparameters that have none there (``HyperPriors``).
+    mixture of the exact processes at these. Error bars then include the uncertainty of the
+    hyperparameters, which matters if there are few rows. Priors: ``hyperpriors``, and weak default
+    priors of all hyperparameters that have none there (``HyperPriors``).
 
     Args:
         kernel, mean, likelihood: the likelihood must be Gaussian.

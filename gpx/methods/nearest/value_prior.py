@@ -24,8 +24,8 @@ REFIT_TOLERANCE = 1e-4
 
 DIAGONAL_ITERATIONS, REFIT_ITERATIONS = 50, 500
 """Most iterations of that solve, preconditioned by the diagonal, and after these by the factor of
-the prior. The diagonal suffices where data say more of each value than its neighbours, as under
-little noise, and one iteration is then cheaper."""
+the prior. The diagonal suffices if a value is determined more by its own targets than by its
+neighbours, as with little noise; an iteration with it is cheaper."""
 
 MAX_SETTLING, SETTLED = 50, 1e-4
 """Limit of the steps to the best q(u) of a log-concave likelihood, and the gain in nats per row at

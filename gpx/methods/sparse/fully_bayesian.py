@@ -18,10 +18,11 @@ from gpx.methods.sparse.sgpr import SGPR
 
 
 class FullyBayesianSGPR(SampledHyperparameters, SGPR):  # type: ignore[misc]  # other posterior
-    """SGPR averaged over samples of its hyperparameters, with inducing points that stay in place.
+    """Fully Bayesian SGPR: hyperparameters are marginalised by sampling, inducing points stay
+    fixed.
 
     The density of the hyperparameters is p(theta) times the exponential of the collapsed bound: the
-    marginal of the free-form q(u, theta) that is nearest to the exact posterior.
+    marginal of the optimal free-form q(u, theta), in KL divergence to the exact posterior.
 
     Args:
         kernel, mean, likelihood: the likelihood must be Gaussian.
