@@ -167,9 +167,10 @@ def fit(
             noise variance; with p targets also (n, p), one for each cell, and any number where a
             target is missing (``approx=independent``, ``coregional``).
         weights (n,): how many observations each row stands for, for targets of any kind. Noise and
-            weights are taken by ``approx=exact``, ``sod``, ``vecchia``, ``sgpr``, ``fitc``,
-            ``fic``, ``sor``, ``dtc`` and, with other likelihoods, too, by ``svgp``, ``swsgp``,
-            ``vnngp`` and networks; rows of ``test=`` have no known noise and weight one.
+            weights are taken by ``approx=exact``, ``fully_bayesian``, ``sod``, ``vecchia``,
+            ``sgpr``, ``fully_bayesian_sgpr``, ``fitc``, ``fic``, ``sor``, ``dtc`` and, with
+            other likelihoods, too, by ``svgp``, ``swsgp``, ``vnngp`` and networks; rows of
+            ``test=`` have no known noise and weight one.
         kernel, mean, likelihood: modules of gpx or of one's own, or texts as in the options of
             these names::
 

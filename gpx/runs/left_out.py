@@ -87,8 +87,9 @@ def _warn_of_few(effective: NDArray[np.float64], samples: int) -> None:
     if few:
         row = int(effective.argmin())
         warnings.warn(
-            f"{few} of {len(effective)} rows move the hyperparameters farther than their {samples} "
-            f"samples reach: without row {row} (counted from 0) {effective[row]:.1f} of them "
-            "count; to predict such a row exactly, train without it",
+            f"leave-one-out predictions of {few} of {len(effective)} rows are inaccurate, since "
+            f"the posterior of the hyperparameters without the row has few effective samples (row "
+            f"{row}, counted from 0: {effective[row]:.1f} of {samples}); to predict such a row "
+            "exactly, train without it",
             stacklevel=users_line(),
         )

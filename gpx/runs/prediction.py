@@ -45,9 +45,9 @@ def warn_of_tails(predicted: Prediction, spacing: float) -> None:
         warnings.warn(
             f"{int(above.sum()):,} of {above.size:,} predicted means lie above their 95 % interval "
             f"(up to {predicted.mean[above].max():.3g}, where it ends at "
-            f"{predicted.upper[above].max():.3g} at most): they are those of a far tail, which the "
-            "data say nothing of; use the interval, or bound the outputscale in training "
-            "(optimizer.bounds)",
+            f"{predicted.upper[above].max():.3g} at most): they are dominated by the far tail of "
+            "the predictive distribution, which the data do not determine; use the interval, or "
+            "bound the outputscale in training (optimizer.bounds)",
             stacklevel=users_line(),
         )
 

@@ -107,6 +107,6 @@ def test_rows_that_few_samples_predict_are_warned_of(trained):
     mixture.samples = start + 0.1 * torch.randn(
         40, len(start), generator=torch.Generator().manual_seed(0), dtype=torch.float64
     )
-    with pytest.warns(UserWarning, match=r"their 40 samples reach: without row 4 .* 1\.\d of them"):
+    with pytest.warns(UserWarning, match=r"\(row 4, counted from 0: 1\.\d of 40\)"):
         left = predictor(mixture, scaler, x, away).leave_one_out()
     assert left.effective_samples.argmin() == 4

@@ -336,9 +336,9 @@ class HyperparameterMixture(Posterior):
         left, enough = made._effective(), enough_samples(len(weights))
         if left < enough <= self._effective():
             warnings.warn(
-                f"the further rows are far from what is expected of them: {left:.1f} of the "
-                f"{len(weights)} samples of the hyperparameters still count; train again with "
-                "all rows",
+                f"the further rows change the posterior of the hyperparameters so much that only "
+                f"{left:.1f} of its {len(weights)} samples are effective; train again with all "
+                "rows",
                 stacklevel=users_line(),
             )
         return made

@@ -286,6 +286,6 @@ def test_rows_that_leave_few_samples_are_warned_of():
     posterior = sampled(SAMPLES[:1] + 0.3 * spread).condition(x, y)
     for value in (y[:1], seen):  # as expected
         posterior.with_observations(x[:1] if value is not seen else more, value, Gaussian())
-    with pytest.warns(UserWarning, match=r"1\.\d of the 40 samples .* count; train again with all"):
+    with pytest.warns(UserWarning, match=r"1\.\d of its 40 samples .* train again with all"):
         few = posterior.with_observations(more, seen + 10.0, Gaussian())
     few.with_observations(more, seen + 10.0, Gaussian())  # said once
