@@ -24,8 +24,8 @@ fitted = gpx.fit(
 )
 
 # %%
-# Metrics stand beside baselines: a model that loses to linear regression or to nearest neighbours
-# should be seen to.
+# Metrics are reported beside baselines, which show if linear regression or nearest neighbours would
+# do better.
 
 for name in ("test.rmse", "test.mnlp", "test.coverage_95", "baseline.linear.rmse"):
     print(f"{name:24s} {fitted.metrics[name]:.3f}")
@@ -45,7 +45,7 @@ plt.legend()
 plt.tight_layout()
 
 # %%
-# The folder holds everything: predictions from another process need no training data.
+# The run folder is self-contained: another process can predict from it without the training data.
 
 again = gpx.load(fitted.folder)
 assert np.array_equal(again.predict(grid[:, None]).mean, mean)

@@ -2,8 +2,8 @@
 Choosing a method
 =================
 
-One data set, one kernel, several approximations: what each costs and what each reaches. At this
-size the exact process is the one to take; what the others are for shows as rows are added.
+One data set, one kernel, several approximations: the accuracy and the cost of each. At this size
+the exact GP is the best choice; the others pay off with more rows.
 """
 
 import tempfile

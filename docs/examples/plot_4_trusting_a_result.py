@@ -2,9 +2,9 @@
 Trusting a result
 =================
 
-Two questions, two answers. Has *inference* converged: how far is an approximation from the exact
-process at these hyperparameters? Bounds from both sides say so. Are the *predictions* calibrated:
-do 95 % intervals hold 95 % of new data? Held-out rows say so.
+There are two questions. How far is the approximate *inference* from exact inference at the same
+hyperparameters? Upper and lower bounds answer this. Are the *predictions* calibrated: do 95 %
+intervals contain 95 % of new data? Held-out rows answer this.
 """
 
 import tempfile
@@ -50,8 +50,8 @@ plt.tight_layout()
 
 # %%
 # Calibration: the covariance of q(w) of ``approx=qsgp`` is block-diagonal, which makes its
-# intervals too wide. ``calibrate=variance`` scales them by held-out rows; the uncalibrated
-# figures stay beside the others.
+# intervals too wide. ``calibrate=variance`` rescales them with held-out rows; the uncalibrated
+# metrics are reported, too.
 
 rng = np.random.default_rng(1)
 inputs = rng.uniform(-2, 2, size=(1500, 3))

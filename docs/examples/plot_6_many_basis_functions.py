@@ -2,9 +2,9 @@
 A million basis functions
 =========================
 
-Random features are made when they are needed, from a counter: a stochastic step takes the same
-time for ten thousand and for a million of them. What is left to grow is the pass over all of them
-that predictions make.
+Random features are generated when they are needed, by a counter-based generator: a stochastic step
+takes the same time for ten thousand and for a million of them. Only the cost of predictions, which
+use all features, grows.
 """
 
 import tempfile
@@ -41,8 +41,8 @@ for num_basis in (10_000, 1_000_000):
     print(f"{num_basis:9,d} basis functions: 50 steps in {seconds:.2f} s")
 
 # %%
-# Fifty steps fit nothing yet. The default optimiser solves blocks of weights exactly instead, and
-# is done after some sweeps over them:
+# Fifty steps are not enough to fit the data. The default optimiser instead solves for blocks of
+# weights exactly, and converges after some sweeps over the blocks:
 
 fitted = gpx.fit(
     x,

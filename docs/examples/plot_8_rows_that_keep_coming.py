@@ -1,10 +1,10 @@
 """
-Rows that keep coming
-=====================
+Streams of rows
+===============
 
-Structured interpolation sees data through sums over the cells of its grid. Sums of new rows are
-added to those of old ones, and the rows can be forgotten: what is kept, and what an update costs,
-does not grow with the number of rows that have passed.
+Structured kernel interpolation uses the data only through sums over the cells of its grid. The sums
+of new rows are added to those of old ones, after which the rows can be discarded: neither the
+memory nor the cost of an update grows with the number of rows seen so far.
 """
 
 import torch
@@ -25,8 +25,8 @@ def rows(count):
 
 
 # %%
-# The grid is laid once, where all rows are to come; here over the ends of the range.
-# Hyperparameters are those of a model that was fitted to the first rows, or known:
+# The grid is placed once and must cover all rows to come, here by the ends of their range.
+# Hyperparameters are known, or those of a model fitted to the first rows:
 
 model = SKI(
     kernel=RBF(1, 1.0, 1.0), mean=Zero(), likelihood=Gaussian(0.09), num_inputs=1, grid_size=200
@@ -52,7 +52,7 @@ for pieces in (1, 9, 90):
     )
 
 # %%
-# It is the posterior of all rows at once, to rounding, though no row is at hand any more:
+# Up to rounding it equals the posterior given all rows at once, though no row is stored:
 
 x, y = rows(5000)
 again = SKIStream(model)

@@ -1,12 +1,12 @@
 """
-Inputs that are not known
-=========================
+Latent inputs (GPLVM)
+=====================
 
-A Gaussian process latent variable model (GPLVM) draws a map of rows without inputs: each gets a
-place in few dimensions, such that its numbers are smooth functions of the place. Evidences are
-differentiable in their inputs, so that places are parameters like all others. Here every row has a
-normal q(place) beside the prior N(0, I): the Bayesian GPLVM of Titsias and Lawrence (2010), in the
-stochastic form of Lalchand, Ravuri and Lawrence (2022).
+A Gaussian process latent variable model (GPLVM) embeds rows without inputs: each gets a latent
+position in few dimensions, such that its targets are smooth functions of the position. Evidences
+are differentiable with respect to inputs, so that positions can be parameters like all others. Here
+every row has a normal q(position), with prior N(0, I): the Bayesian GPLVM of Titsias and Lawrence
+(2010), in the stochastic form of Lalchand, Ravuri and Lawrence (2022).
 """
 
 import matplotlib.pyplot as plt
@@ -35,7 +35,8 @@ hidden = torch.rand(n, p, generator=generator) < 0.1
 seen = torch.where(hidden, torch.nan, y)
 
 # %%
-# The places start at the first two principal components, of which the larger has deviation one.
+# The positions start at the first two principal components, scaled so that the larger has standard
+# deviation one.
 
 
 class Places(torch.nn.Module):
@@ -62,8 +63,8 @@ left, values, _ = torch.linalg.svd(filled, full_matrices=False)
 places = Places(left[:, :2] * n**0.5 * values[:2] / values[0])
 
 # %%
-# A sparse process maps places to pixels, with a function for each. Its evidence of a mini-batch
-# is an estimate of that of all rows, to which the places add their divergence.
+# A sparse GP maps positions to pixels, with one function for each pixel. Its evidence on a
+# mini-batch estimates that of all rows; the KL divergence of the positions is subtracted.
 
 model = SVGP(
     kernel=RBF(2, lengthscale=1.0),
@@ -86,7 +87,7 @@ for step in range(300):
         print(f"step {step + 1}: about {evidence.item() / n:.2f} nats a row")
 
 # %%
-# Pixels that were hidden are predicted from the place that the others gave:
+# Hidden pixels are predicted from the position inferred from the others:
 
 with torch.no_grad():
     at = places.mean.detach()
@@ -96,7 +97,7 @@ spread = y[hidden].square().mean().sqrt()
 print(f"hidden pixels: RMSE {error:.2f}, by their mean {spread:.2f}")
 
 # %%
-# And the map, of which nobody told the digits:
+# The embedding, learned without the labels of the digits:
 
 plt.figure(figsize=(5, 4))
 plt.scatter(*at.T, c=digit, cmap="tab10", vmin=0, vmax=9, s=9)
