@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from gpx.backends.entries import at_precision_of
+from gpx.kernels.algebra import Product, Sum
 from gpx.kernels.base import Kernel
 from gpx.kernels.distances import centre, is_trained
 from gpx.kernels.fused import Profile, stationary_covariance
@@ -15,28 +16,38 @@ MIN_SQUARED_DISTANCE = 1e-30
 """Squared distances are clamped to this: a square root has no derivative at zero."""
 
 
-def batched_covariances(kernel: Kernel, left: Tensor, right: Tensor | None = None) -> Tensor:
+def batched_covariances(
+    kernel: Kernel, left: Tensor, right: Tensor | None = None, *, mapped: bool = False
+) -> Tensor:
     """k between the inputs of every group, differentiable in the parameters.
 
     Args:
         kernel: covariance function.
         left (b, p, d), right (b, q, d): inputs of b groups; None: the square matrices of ``left``.
+        mapped: in ``torch.vmap``, which does not take the one pass of parts.
 
     Returns:
         (b, p, q).
 
-    Cost: b p q kernel entries, in one pass over memory for kernels with a ``fused_profile``;
+    Cost: b p q kernel entries, in one pass over memory for kernels with a ``fused_profile`` and for
+    each such part of a sum or product;
     kernels that are not a function of distances take d times the memory.
     """
-    return at_precision_of(left, kernel, lambda own: _batched_covariances(own, left, right))
+    return at_precision_of(left, kernel, lambda own: _batched_covariances(own, left, right, mapped))
 
 
-def _batched_covariances(kernel: Kernel, left: Tensor, right: Tensor | None) -> Tensor:
+def _batched_covariances(
+    kernel: Kernel, left: Tensor, right: Tensor | None, mapped: bool
+) -> Tensor:
     if fused_profile(kernel) is not None:
         assert isinstance(kernel, Stationary)
         z1 = coordinates(kernel, left)
         z2 = None if right is None else coordinates(kernel, right)
         return covariances_from_coordinates(kernel, z1, z2, kernel.outputscale)
+    if not mapped and isinstance(kernel, (Sum, Product)) and type(kernel) in (Sum, Product):
+        # each part in one pass, where it can; a subclass may compute something else
+        parts = [_batched_covariances(part, left, right, False) for part in kernel.parts]
+        return kernel._combine(parts)
     other = left if right is None else right
     b, p, d = left.shape
     q = other.shape[1]

@@ -123,7 +123,8 @@ class ExpertParts(NamedTuple):
             def matrix(kernel: Kernel) -> Tensor:
                 if not kernel.has_formula:
                     return kernel.evaluate(a, b)
-                return batched_covariances(kernel, a[None], None if b is None else b[None])[0]
+                second = None if b is None else b[None]
+                return batched_covariances(kernel, a[None], second, mapped=True)[0]
 
             return call_with(self.kernel, held, matrix)
 
