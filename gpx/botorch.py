@@ -32,12 +32,17 @@ from gpx.tensor_checks import own_number
 
 try:
     from botorch.models.model import FantasizeMixin, Model
+    from botorch.posteriors.fully_bayesian import GaussianMixturePosterior
     from botorch.posteriors.gpytorch import GPyTorchPosterior
     from gpytorch.distributions import MultivariateNormal
 except ImportError as error:
     raise ImportError(
         f"gpx.botorch needs BoTorch ({error}): pip install 'gpx-torch[botorch]'"
     ) from error
+
+
+ENSEMBLE = 32
+"""Samples of the hyperparameters that stand for those of a mixture."""
 
 
 class GPXModel(Model, FantasizeMixin):
@@ -52,20 +57,33 @@ class GPXModel(Model, FantasizeMixin):
             units; or a posterior, in its own units.
         likelihood: of a posterior; None: the ``likelihood`` of the posterior, if it has one. Noisy
             predictions and new observations need a Gaussian one.
+        ensemble: number of samples of the hyperparameters that stand for those of a mixture, in
+            proportion to their weights; cost is proportional to it.
 
-    A posterior without a Gaussian joint law (all but exact GPs and those with inducing points, if
-    these are not averaged over hyperparameters) gives the moments of single points (q = 1), and
-    takes no further observations.
+    Of ``fully_bayesian`` runs, which are mixtures of processes, it is a fully Bayesian model of
+    BoTorch: posteriors have an axis of ``ensemble`` samples of the hyperparameters in front of that
+    of the q inputs, over which acquisition functions average. Further observations, fantasies too,
+    change each process and not how much it counts; that ``fitted.condition(x, y)`` does.
+
+    A posterior without a Gaussian joint law (all but exact GPs, those with inducing points, and
+    mixtures of these) gives the moments of single points (q = 1), and takes no further
+    observations.
+
+    Attributes:
+        law: the posterior; of a mixture the joint laws of its processes (``StackedLaw``).
 
     Raises:
-        ConfigError: there are several targets, or it is not a posterior.
+        ConfigError: there are several targets, or it is not a posterior, or ``ensemble`` < 1.
         NotAvailable: the target is transformed or recalibrated.
     """
 
     num_outputs = 1
 
     def __init__(
-        self, trained: Fitted | Predictor | Posterior, likelihood: Likelihood | None = None
+        self,
+        trained: Fitted | Predictor | Posterior,
+        likelihood: Likelihood | None = None,
+        ensemble: int = ENSEMBLE,
     ) -> None:
         super().__init__()
         if isinstance(trained, Fitted):
@@ -84,12 +102,24 @@ class GPXModel(Model, FantasizeMixin):
                 "GPXModel takes the result of gpx.fit or gpx.load, or a posterior, got a "
                 f"{class_name(posterior)}"
             )
+        if ensemble < 1:
+            raise ConfigError(f"ensemble={ensemble}: expected a whole number, 1 or more")
         self.law, self.likelihood, self.scaler = posterior, likelihood, scaler
+        self.noises: Tensor | None = None
+        if isinstance(posterior, HyperparameterMixture):
+            with suppress(NotAvailable):  # then it serves single points
+                self.law, self.noises = posterior.joint_laws(ensemble)
+        self._is_ensemble = self._is_fully_bayesian = self.noises is not None
 
     @property
     def batch_shape(self) -> torch.Size:
-        """Batch shape of the observations it was conditioned on, such as fantasies."""
-        return self.law.y.shape[:-1] if isinstance(self.law, Conditioned) else torch.Size()
+        """Batch shape of the observations it was conditioned on, such as fantasies.
+
+        The last axis is that of the samples of the hyperparameters, if it has these.
+        """
+        if isinstance(self.law, Conditioned):
+            return self.law.y.shape[:-1]
+        return torch.Size() if self.noises is None else self.noises.shape
 
     def subset_output(self, idcs: Sequence[int]) -> GPXModel:
         """The model itself, as it has one output."""
@@ -114,7 +144,8 @@ class GPXModel(Model, FantasizeMixin):
             posterior_transform: of BoTorch, applied to the result.
 
         Returns:
-            a ``GPyTorchPosterior`` (..., q, 1).
+            a ``GPyTorchPosterior`` (..., q, 1); of S samples of the hyperparameters a
+            ``GaussianMixturePosterior`` (..., S, q, 1).
 
         Raises:
             ShapeError: X has another number of columns than the model.
@@ -127,13 +158,16 @@ class GPXModel(Model, FantasizeMixin):
         if output_indices is not None:
             self.subset_output(output_indices)
         x = self._standardised(self.transform_inputs(X))
+        if self._is_ensemble:
+            x = x.unsqueeze(-3)
         mean, covariance = self._moments(x)
         covariance = covariance.expand(*mean.shape, mean.shape[-1])
         scale = self._scale
         mean = self._offset + scale * mean
         covariance = scale.square() * covariance
         if isinstance(observation_noise, Tensor):
-            noise = observation_noise.to(mean).squeeze(-1).expand(mean.shape)
+            noise = observation_noise.to(mean).squeeze(-1)
+            noise = (noise.unsqueeze(-2) if self._is_ensemble else noise).expand(mean.shape)
         elif observation_noise:
             noise = (scale.square() * self._noise_at(x)).expand(mean.shape)
         if observation_noise is not False:
@@ -141,7 +175,10 @@ class GPXModel(Model, FantasizeMixin):
         # an operator, to which draws add a reported jitter if inputs of a group coincide
         joint = to_linear_operator(covariance.to(X))
         found = GPyTorchPosterior(MultivariateNormal(mean.to(X), joint))
-        return found if posterior_transform is None else posterior_transform(found)
+        found = found if posterior_transform is None else posterior_transform(found)
+        if self._is_ensemble and isinstance(found, GPyTorchPosterior):
+            return GaussianMixturePosterior(found.distribution)
+        return found
 
     def condition_on_observations(self, X: Tensor, Y: Tensor, **kwargs: Any) -> GPXModel:
         """The model conditioned on further data, with the same hyperparameters.
@@ -151,9 +188,10 @@ class GPXModel(Model, FantasizeMixin):
 
         Args:
             X (..., n, d): inputs.
-            Y (..., n, 1): targets; further leading dimensions are batches.
+            Y (..., n, 1): targets; further leading dimensions are batches. With S samples of the
+                hyperparameters and more dimensions than X: (..., S, n, 1), for each its own.
             noise (..., n, 1): noise variances in squared units of the target; by default the
-                learned one.
+                learned one. Of the same form as Y.
 
         Returns:
             a model of batch shape ``...``, differentiable in X and Y.
@@ -177,17 +215,36 @@ class GPXModel(Model, FantasizeMixin):
                 f"{tuple(X.shape)}"
             )
         if not isinstance(self.law, JointLaw):
-            raise _no_gaussian_law(self.law)
+            raise no_joint_law(self.law)
         x = self._standardised(self.transform_inputs(X))
         y = (Y.squeeze(-1).to(x) - self._offset) / self._scale
         if noise is None:
-            variances = self._noise.expand(y.shape[-1:])
+            variances = self._noise.expand(*self._noise.shape[:-1], y.shape[-1])
         else:
             variances = noise.squeeze(-1).to(x) / self._scale.square()
+        if self.noises is not None:
+            x, y, variances = self._for_each_sample(x, y, variances, noise is not None)
         made = copy.copy(self)
         # a new dictionary of modules, as a shallow copy shares that of this model
         made._modules = {**self._modules, "law": Conditioned.of(self.law, x, y, variances)}
         return made
+
+    def _for_each_sample(
+        self, x: Tensor, y: Tensor, variances: Tensor, given: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """x (..., 1, n, d), y and noise (..., S, n) of observations x (..., n, d)."""
+        assert self.noises is not None
+        count = len(self.noises)
+        if y.ndim < x.ndim:  # the same of all samples
+            y = y.unsqueeze(-2)
+            variances = variances.unsqueeze(-2) if given else variances
+        elif y.shape[-2] != count:
+            raise ShapeError(
+                f"Y has {y.shape[-2]} targets at each input, in its third axis from the end, and "
+                f"the model has {count} samples of the hyperparameters"
+            )
+        shape = torch.broadcast_shapes(y.shape, (count, 1))
+        return x.unsqueeze(-3), y.expand(shape), variances
 
     # --- in standardised units -------------------------------------------------------------------
 
@@ -198,7 +255,7 @@ class GPXModel(Model, FantasizeMixin):
                 there = self.law.project(x)
                 return there.mean, self.law.covariance_between(there)
         if x.shape[-2] != 1:
-            raise _no_gaussian_law(self.law)
+            raise no_joint_law(self.law)
         found = self.law.predict(x.reshape(-1, x.shape[-1]))
         if found.mean.ndim > 1:
             raise NotAvailable(f"{class_name(self.law)} has several latent functions, BoTorch one")
@@ -207,7 +264,7 @@ class GPXModel(Model, FantasizeMixin):
     def _noise_at(self, x: Tensor) -> Tensor:
         """Learned noise variance at x (..., q, d): (), or (..., q) of a posterior with its own."""
         learned = self._noise
-        if not self.law.has_own_noise:
+        if self.noises is not None or not self.law.has_own_noise:
             return learned
         assert self.likelihood is not None  # it is Gaussian
         rows = x.reshape(-1, x.shape[-1])
@@ -240,22 +297,15 @@ class GPXModel(Model, FantasizeMixin):
 
     @property
     def _noise(self) -> Tensor:
+        """Learned noise variance (); (S, 1) of S samples of the hyperparameters."""
+        if self.noises is not None:
+            return self.noises.unsqueeze(-1)
         if not isinstance(self.likelihood, Gaussian):
             known = "none" if self.likelihood is None else class_name(self.likelihood)
             raise ConfigError(
                 f"observation noise needs likelihood=Gaussian(), and this model has {known}"
             )
         return self.likelihood.noise_variance.detach()
-
-
-def _no_gaussian_law(law: Posterior) -> NotAvailable:
-    """The error to raise for several points at once, or further observations."""
-    if isinstance(law, HyperparameterMixture):
-        return NotAvailable(
-            f"{class_name(law)} is a mixture of Gaussian processes, of which BoTorch gets single "
-            "points (q = 1): for batches take gpx.thompson, and fitted.condition(x, y) for rows"
-        )
-    return no_joint_law(law)
 
 
 def _require_one_plain_target(trained: Predictor) -> None:

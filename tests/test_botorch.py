@@ -2,6 +2,7 @@
 
 import builtins
 import importlib
+import math
 import sys
 import warnings
 from importlib.util import find_spec
@@ -18,7 +19,7 @@ from gpx.errors import ConfigError, NotAvailable, ShapeError
 from gpx.kernels import RBF, Matern32, Matern52
 from gpx.likelihoods import Bernoulli, Gaussian
 from gpx.means import Constant
-from gpx.models import SGPR, SVGP, ExactGP, IterativeOptions
+from gpx.models import SGPR, SVGP, ExactGP, FullyBayesianGP, FullyBayesianSGPR, IterativeOptions
 
 if find_spec("botorch") is not None:
     with warnings.catch_warnings():
@@ -28,6 +29,7 @@ if find_spec("botorch") is not None:
         from botorch.acquisition.objective import ScalarizedPosteriorTransform
         from botorch.models import ModelList, SingleTaskGP
         from botorch.optim import optimize_acqf
+        from botorch.posteriors.fully_bayesian import GaussianMixturePosterior
         from botorch.sampling import SobolQMCNormalSampler
         from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
         from gpytorch.likelihoods import GaussianLikelihood
@@ -270,6 +272,114 @@ def test_posteriors_of_marginals_serve_single_points():
     grid = torch.cartesian_prod(*[torch.linspace(0, 1, 15).double()] * 2).unsqueeze(1)
     assert value >= acquisition(grid).max() - 1e-6
     assert point.shape == (1, 2)
+
+
+def mixture(kind, x, y, samples=5):
+    """The posterior averaged over drawn hyperparameters, with equal weights."""
+    parts = {"kernel": Matern52(3), "mean": Constant(MEAN), "likelihood": Gaussian(NOISE)}
+    if kind == "FullyBayesianSGPR":
+        options = {"num_inputs": 3, "num_inducing": 12, "fit_noise": False}
+        model = FullyBayesianSGPR(**parts, **options).double()
+        model.initialise(x, y, generator=torch.Generator().manual_seed(0))
+    else:
+        model = FullyBayesianGP(**parts).double()
+    place = model.hyper_position().read()
+    draws = torch.randn(samples, len(place), generator=torch.Generator().manual_seed(0))
+    model.samples = place + 0.3 * draws.double()
+    return model.condition(x, y)
+
+
+@needs_botorch
+@pytest.mark.parametrize("kind", ["FullyBayesianGP", "FullyBayesianSGPR"])
+def test_mixtures_are_fully_bayesian_models(kind):
+    """Each sample is the model of its own process, also given further rows and fantasies."""
+    x, y = problem()
+    law = mixture(kind, x, y)
+    model = GPXModel(law)
+    own = [GPXModel(part.posterior, Gaussian(float(part.noise))) for part in law.components()]
+    at = uniform(4, 2, 3, seed=2)
+    assert model.batch_shape == (5,)
+
+    def same(found, each, **options):
+        wanted = [one.posterior(at, **options) for one in each]
+        joint = found.posterior(at, **options)
+        assert isinstance(joint, GaussianMixturePosterior)
+        mean = torch.stack([one.mean for one in wanted], -3)
+        torch.testing.assert_close(joint.mean, mean)
+        covariance = torch.stack([one.distribution.covariance_matrix for one in wanted], -3)
+        torch.testing.assert_close(joint.distribution.covariance_matrix, covariance)
+
+    same(model, own)
+    same(model, own, observation_noise=True)
+    same(model, own, observation_noise=torch.tensor([[[0.1], [0.2]]]).double())
+    whole = law.predict(at[:, 0])
+    single = model.posterior(at[:, :1])
+    torch.testing.assert_close(single.mixture_mean.flatten(), whole.mean)
+    torch.testing.assert_close(single.mixture_variance.flatten(), whole.variance)
+    more, values = uniform(3, 3, seed=5), uniform(3, 1, seed=6)
+    same(
+        model.condition_on_observations(more, values),
+        [one.condition_on_observations(more, values) for one in own],
+    )
+    fantasies = model.fantasize(more, SobolQMCNormalSampler(torch.Size([4]), 0))
+    assert fantasies.batch_shape == (4, 5)
+    drawn = fantasies.law.y  # (4, 5, 3), in the unit of the targets
+    for number, one in enumerate(own):
+        alone = one.condition_on_observations(more, drawn[:, number, :, None])
+        torch.testing.assert_close(
+            fantasies.posterior(at[:1]).mean[:, number], alone.posterior(at[:1]).mean
+        )
+
+
+@needs_botorch
+def test_acquisitions_average_over_a_mixture():
+    x, y = problem()
+    law = mixture("FullyBayesianGP", x, y)
+    model, at = GPXModel(law), uniform(6, 1, 3, seed=2)
+    own = [GPXModel(part.posterior) for part in law.components()]
+    each = torch.stack([LogExpectedImprovement(one, y.max())(at) for one in own])
+    found = LogExpectedImprovement(model, y.max())(at)
+    torch.testing.assert_close(found, each.logsumexp(0) - math.log(5))
+    box = torch.tensor([[0.0] * 3, [1.0] * 3]).double()
+    options = {"q": 2, "num_restarts": 2, "raw_samples": 8, "options": {"maxiter": 3}}
+    sampler = SobolQMCNormalSampler(torch.Size([16]), 0)
+    acquisition = qLogExpectedImprovement(model, y.max(), sampler)
+    point, value = optimize_acqf(acquisition, box, **options)
+    assert point.shape == (2, 3)
+    assert torch.isfinite(value)
+
+
+@needs_botorch
+def test_an_ensemble_stands_for_a_mixture():
+    x, y = problem()
+    law = mixture("FullyBayesianGP", x, y, samples=6)
+    assert GPXModel(law, ensemble=3).batch_shape == (3,)
+    assert GPXModel(law).batch_shape == (6,)
+    changed = law.with_observations(x[:1], y[:1], Gaussian(NOISE))
+    assert float(changed.weights.max()) > 1.1 * float(changed.weights.min())
+    assert GPXModel(changed, ensemble=50).batch_shape == (50,)  # in proportion to the weights
+    with pytest.raises(ConfigError, match="ensemble=0"):
+        GPXModel(law, ensemble=0)
+    with pytest.raises(ShapeError, match=r"Y has 4 targets at each input.* 6 samples"):
+        GPXModel(law).condition_on_observations(x[:2], torch.zeros(4, 2, 1))
+
+
+@needs_botorch
+def test_a_run_that_averages_is_in_the_units_of_its_data():
+    x, y = problem()
+    short = ("optimizer.burn_in=20", "optimizer.iterations=40", "optimizer.thin=10")
+    options = ("kernel=matern52", "approx=fully_bayesian", "data.test_fraction=0", *short)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of chains that are too short
+        fitted = gpx.fit(3.0 * x, 10.0 * y + 5.0, *options, quiet=True, keep=False)
+    at = 3.0 * uniform(4, 1, 3, seed=2)
+    found = GPXModel(fitted).posterior(at)
+    want = fitted.latent(at[:, 0])
+    np.testing.assert_allclose(found.mixture_mean.flatten(), want.mean, rtol=1e-6)
+    np.testing.assert_allclose(found.mixture_variance.flatten().sqrt(), want.std, rtol=1e-6)
+    noisy = GPXModel(fitted).posterior(at, observation_noise=True)
+    _, std, *_ = fitted.predict(at[:, 0])
+    np.testing.assert_allclose(noisy.mixture_variance.flatten().sqrt(), std, rtol=1e-6)
 
 
 @needs_botorch

@@ -256,6 +256,9 @@ class Conditioned(JointLaw):
             self._solved = found
         return found
 
+    def _prior(self, left: Tensor, right: Tensor | None) -> Tensor:
+        return self.base._prior(left, right)
+
     def project_rows(self, x: Tensor) -> Projected:
         """As in ``JointLaw``; raises ``NotAvailable`` as the base does."""
         return self.project(x)

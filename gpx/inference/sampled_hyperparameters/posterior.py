@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -15,16 +15,19 @@ from gpx.constraints import natural_parameters
 from gpx.errors import ConfigError, NotAvailable, class_name
 from gpx.inference.exact_posterior import ExactPosterior
 from gpx.inference.finite_mixture import gaussian_mixture, mixture_moments
+from gpx.inference.joint_law import JointLaw
 from gpx.inference.leave_one_out import LeftOut
 from gpx.inference.sampled_hyperparameters.left_out import LeftOutMixture, enough_samples
 from gpx.inference.sampled_hyperparameters.stacked import StackedProcesses
+from gpx.inference.sampled_hyperparameters.stacked_law import StackedLaw
+from gpx.inference.several_laws import SeveralLaws
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian, NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.linalg import cholesky
 from gpx.methods.base.hyper_position import HyperPosition
 from gpx.methods.base.model import Model
-from gpx.methods.base.posterior import Marginals, Posterior, untrained
+from gpx.methods.base.posterior import Marginals, Posterior, no_joint_law, untrained
 from gpx.methods.base.sampled_functions import sampled_functions
 from gpx.warned_line import users_line
 
@@ -150,6 +153,37 @@ class HyperparameterMixture(Posterior):
             yield found
         if keeps:
             self._kept = made
+
+    def joint_laws(self, num: int) -> tuple[JointLaw, Tensor]:
+        """Joint laws of at most ``num`` components that stand for all, and their noise (S,).
+
+        Each has the same weight. One is taken for every ``num``-th part of the total weight, from
+        the middle of that part: with equal weights they are evenly spaced, and if there are no
+        more than ``num`` they are all.
+
+        Returns:
+            ``StackedLaw``, or ``SeveralLaws`` of components that are no batch.
+
+        Raises:
+            NotAvailable: the components have no joint law in closed form.
+        """
+        shares = self.weights.double().cpu()
+        if len(shares) <= num and bool(torch.isclose(shares, shares[:1]).all()):
+            chosen = torch.arange(len(shares))
+        else:
+            middles = (torch.arange(num, dtype=torch.float64) + 0.5) / num
+            chosen = torch.searchsorted(shares.cumsum(0), middles).clamp_max(len(shares) - 1)
+        batch = self._batch()
+        if batch is not None:
+            own = chosen.to(batch.noise.device)
+            return StackedLaw(batch, own), batch.noise[own]
+        wanted = chosen.tolist()
+        found = {number: part for number, part in enumerate(self.components()) if number in wanted}
+        laws = [found[number].posterior for number in wanted]
+        if not all(isinstance(law, JointLaw) for law in laws):
+            raise no_joint_law(laws[0])
+        noise = torch.stack([found[number].noise for number in wanted])
+        return SeveralLaws(cast(list[JointLaw], laws)), noise
 
     def _batch(self) -> StackedProcesses | None:
         """All components as one batch; None: not of this model or these data."""
