@@ -31,6 +31,7 @@ from gpx.options.names import with_option_names
 from gpx.options.types import check_numbers
 from gpx.runs.categorical_kernel import explain_categorical_kernel, with_categorical_kernel
 from gpx.runs.certification import require_certifiable
+from gpx.runs.choosing.kernel_prior import has_many_inputs
 from gpx.runs.data import (
     chosen_by_data,
     describe_rows,
@@ -54,9 +55,6 @@ from gpx.training.progress import Monitor
 OUTLIER_DISTANCE = 10.0
 """A target farther than this many interdecile ranges from the median is reported as an outlier."""
 
-MANY_INPUTS, ROWS_PER_INPUT = 50, 10
-"""From so many inputs on, and up to so many rows for each, lengthscales of the highest evidence
-over-fit, and a prior is proposed (experiments/auto/many_inputs.py)."""
 POSITIVE_RANGE = {torch.float32: (1e-44, 3e38), torch.float64: (1e-150, 1e120)}
 """Sizes of targets that are not standardised: of float32 those that it holds, of float64 those
 whose predictions have a variance (``gpx.likelihoods.smooth_mixture.MAX_LOG_MEAN``)."""
@@ -312,8 +310,7 @@ def _notes(data: Dataset, config: DictConfig) -> Iterator[str]:
             "interdecile ranges from the median; likelihood=student_t is robust to outliers"
         )
     rows, inputs = len(targets), data.num_inputs
-    many = inputs >= MANY_INPUTS and rows <= ROWS_PER_INPUT * inputs
-    if many and likelihood is Gaussian and config.get("prior") is None:
+    if has_many_inputs(data) and likelihood is Gaussian and config.get("prior") is None:
         yield (
             f"note: {inputs:,} inputs and {rows:,} rows: if few of the inputs matter, or the "
             "function is not linear, compare approx=exact kernel=rbf prior=dimension_scaled"

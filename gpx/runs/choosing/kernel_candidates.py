@@ -22,8 +22,7 @@ PLANE = "linear(ard_num_dims=null)"
 """A candidate where all rows are compared, as some of them may not show what bends a function, and
 without priors, which are of lengthscales."""
 MANY_VARIANCES = ("rbf + linear", JOINT)
-"""No candidates for classes: they have a variance for every input, and the prior is of
-lengthscales."""
+"""No candidates under a prior: they have a variance for every input, and it is of lengthscales."""
 NONLOCAL = ("rbf(ard_num_dims=null) + linear(ard_num_dims=null)", *MANY_VARIANCES)
 """Further candidates for few rows, where the method does not need correlations to fall to zero with
 distance; the last for up to ``MAX_SUMMED_INPUTS`` inputs."""

@@ -2,9 +2,9 @@
 
 Every candidate is fitted to a few hundred rows, and the best of them again to more. They are
 compared by evidence and leave-one-out predictions (``gpx.runs.choosing.kernel_fit.score``), those
-of classes under a prior that the run keeps. The candidates were selected by ``experiments/auto``.
-Further ones follow from their fits: sums and seasons of a series, one lengthscale for all inputs,
-sums of kernels of one input each, seasons of dates beside other inputs.
+of classes and of many inputs under a prior that the run keeps. The candidates were selected by
+``experiments/auto``. Further ones follow from their fits: sums and seasons of a series, one
+lengthscale for all inputs, sums of kernels of one input each, seasons of dates beside other inputs.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ from gpx.runs.choosing.date_seasons import seasons_of_dates
 from gpx.runs.choosing.kernel_candidates import (
     FACTORING,
     MANY_VARIANCES,
+    SIMPLE,
     candidates_for,
     taken_by_method,
 )
 from gpx.runs.choosing.kernel_fit import Fit, KernelFitter, Node
 from gpx.runs.choosing.kernel_options import options_of_choice, require_free_kernel
-from gpx.runs.choosing.kernel_prior import PRIOR_OF_CLASSES, set_prior, takes_priors
+from gpx.runs.choosing.kernel_prior import PRIOR, has_many_inputs, set_prior, takes_priors
 from gpx.runs.choosing.learned_ties import without_learned_ties
 from gpx.runs.choosing.method_choice import EXACT_ROWS
 from gpx.runs.choosing.series_kernels import composed_kernel, decomposed
@@ -106,9 +107,10 @@ def with_kernel_chosen(
             f"kernel={DEFAULT}, the default of kernel=auto: {why_not} to compare kernels"
         )
         return made
+    many = gaussian and not grid and has_many_inputs(data) and made.get("prior") is None
     with_prior = made.get("prior") is None and is_classification(likelihood.task)
     if with_prior:
-        set_prior(made, PRIOR_OF_CLASSES)
+        set_prior(made, PRIOR)
     seen = data.in_memory
     x, y = seen.train_x.double(), data.modelled(seen.train_y)
     order = torch.randperm(len(x), generator=stream(config.seed, "kernel"))
@@ -116,13 +118,13 @@ def with_kernel_chosen(
     if not gaussian:  # each evaluation of Laplace's approximation takes Newton steps
         count //= 2
 
-    def fitter_on(rows: Tensor) -> KernelFitter:
+    def fitter_on(rows: Tensor, under_prior: bool = False) -> KernelFitter:
         values = y[rows].double() if gaussian else y[rows]
         more, noise = order[:NUM_REFIT_ROWS], None
         if gaussian and seen.train_noise is not None:
             noise = seen.train_noise.of(rows), seen.train_noise.of(more)
         most = options["max_evaluations"]
-        priors = build(made, "prior")
+        priors = build(made, "prior") if under_prior or not gaussian else None
         return KernelFitter(made, x[rows], values, x[more], most, noise, priors)
 
     fitter, clock = fitter_on(order[:count]), _Clock(seconds)
@@ -167,6 +169,17 @@ def with_kernel_chosen(
         )
     lead = 0.0 if fitter.of_classes else REQUIRED_LEAD
     best = _preferred([fit for fit in fits if fit.score >= fits[0].score - lead])
+    if many and best.hyperparameters < data.num_inputs and clock.left:
+        set_prior(made, PRIOR)
+        under = fitter_on(order[: len(fitter.y)], under_prior=True)
+        able = [name for name in names if name in SIMPLE]
+        others = [under.fit(name, nodes[name]) for name in clock.until(able)]
+        first = max(others, key=lambda fit: fit.score, default=best)
+        with_prior = _predicts_better(first, best, len(fitter.y))
+        if with_prior:
+            best, fits = first, [*others, *fits]
+        else:
+            set_prior(made, None)
     made.kernel, made.likelihood = best.node, best.likelihood
     scaled = with_prior and bool(with_lengthscales(build(made, "kernel"))) and takes_priors(made)
     if with_prior and not scaled:
@@ -199,6 +212,15 @@ def _why_not_compared(likelihood: Likelihood, gaussian: bool, data: Dataset) -> 
     if data.derivatives:  # a comparison takes targets for functions that share a kernel
         return "derivatives are no independent targets"
     return ""
+
+
+def _predicts_better(first: Fit, second: Fit, rows: int) -> bool:
+    """Whether rows left out one at a time are better predicted by more than a nat for each further
+    hyperparameter, by which fits to the same rows raise their density (Akaike 1974)."""
+    if first.predictive is None or second.predictive is None:
+        return False
+    further = first.hyperparameters - second.hyperparameters
+    return rows * (first.predictive - second.predictive) > further
 
 
 def _lead_of_logarithm(best: Fit, fitter: KernelFitter, data: Dataset, rows: Tensor) -> float:

@@ -57,9 +57,9 @@ the prior variance (and the kernel matrix is well-conditioned), otherwise from t
 MAX_VAIN = 2
 """Kernels that are fitted again from shorter lengthscales to no avail; after so many of them what
 is left counts as noise."""
-PENALTY_OF_CLASSES = 0.5
-"""Nats for a hyperparameter in the score of classes, which have a prior: few of them are fitted to
-noise."""
+PENALTY_UNDER_PRIOR = 0.5
+"""Nats for a hyperparameter in the score of kernels that are fitted under a prior, as those of
+classes are: few of them are fitted to noise."""
 LARGER = 10.0
 """Factor of the outputscale for fits of classes that follow one which explains nothing: where few
 of many inputs matter, functions of a variance of one are nearer to constants than to the labels,
@@ -134,8 +134,7 @@ class KernelFitter:
             well-conditioned.
         max_evaluations: limit of evaluations of the evidence, for each kernel.
         noise: what is known of the noise of the n rows, and of the m; Gaussian likelihoods use it.
-        priors: of hyperparameters, under which kernels of classes, counts and positive targets are
-            fitted.
+        priors: of hyperparameters, under which kernels are fitted; of several outputs they are not.
     """
 
     def __init__(
@@ -160,6 +159,7 @@ class KernelFitter:
         likelihood: Likelihood = build(config, "likelihood")
         self.gaussian = isinstance(likelihood, (Gaussian, NoisyOutputs))
         self.of_classes = is_classification(likelihood.task)
+        self.under_prior = self.of_classes or (self.gaussian and priors is not None and y.ndim == 1)
         self.has_level = likelihood.task in ("count", "positive")
         self.keeps_noise = any(part == "likelihood" for part, _ in fixed_parameters(config))
         self.series = x.shape[1] == 1
@@ -214,7 +214,7 @@ class KernelFitter:
     def score(self, hyperparameters: int, evidence: float, predictive: float | None) -> float:
         """``score`` of these rows."""
         compared = None if self.series and self.gaussian else predictive
-        penalty = PENALTY_OF_CLASSES if self.of_classes else None
+        penalty = PENALTY_UNDER_PRIOR if self.under_prior else None
         return score(len(self.y), hyperparameters, evidence, compared, penalty)
 
     def _from(
@@ -308,7 +308,8 @@ class KernelFitter:
                 return approximate(laplace, self.x, self.y)
 
         # losses are per row, and priors are not
-        number, priors = (1, None) if self.gaussian else (len(self.y), self.priors)
+        with_priors = self.under_prior or not self.gaussian
+        number, priors = (len(self.y), self.priors) if with_priors else (1, None)
         maximise(
             module,
             lambda: -number * loss(),

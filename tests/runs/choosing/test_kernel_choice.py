@@ -674,3 +674,21 @@ def test_rows_too_few_to_compare_kernels_have_no_prior(tmp_path):
     _, config = chosen(x, y, "approx=laplace", "data.test_fraction=0", folder=tmp_path)
     assert "too few" in config.facts.kernel_choice
     assert config.get("prior") is None
+
+
+@pytest.mark.parametrize("function", ["few inputs", "plane"])
+def test_of_many_inputs_kernels_are_fitted_under_a_prior_too(function, tmp_path):
+    """Without it a plane is all that is found of a function of two inputs of sixty."""
+    draws = np.random.default_rng(0)
+    x = draws.normal(size=(120, 60))
+    y = 2.0 * np.sin(1.5 * x[:, 0]) + x[:, 1] ** 2 if function == "few inputs" else x.sum(1)
+    y = y + 0.1 * draws.normal(size=120)
+    candidates = "kernel.candidates=[rbf,matern32,'linear(ard_num_dims=null)']"
+    fitted, config = chosen(x, y, candidates, folder=tmp_path)
+    if function == "plane":
+        assert config.get("prior") is None
+        return
+    assert config.prior["_target_"] == "gpx.priors.DimensionScaled"
+    assert "with prior=dimension_scaled" in config.facts.kernel_choice
+    lengthscales = fitted.model.hyperparameters["kernel.lengthscale"]
+    assert set(np.argsort(lengthscales)[:2]) == {0, 1}
