@@ -17,8 +17,8 @@ EXACT_ROWS = {"cpu": 2_000, "cuda": 10_000}
 """Most rows for exact inference: with more, neighbours are faster. Not measured on CUDA, where it
 is the limit of ``approx.solver=auto`` for factorisation."""
 AVERAGED_ROWS = 200
-"""Most rows for averaging over hyperparameters: ten seconds to two minutes. Of so few rows
-intervals at the most probable ones are often much too short (``experiments/auto/few_rows.py``)."""
+"""Most rows for averaging over hyperparameters, which takes four to sixty seconds. With so few rows
+intervals at a point estimate are often much too short (``experiments/auto/few_rows.py``)."""
 FEW_ROWS = 300
 """Rows up to which it predicts better (``experiments/priors``), so that it is named."""
 CHAIN_STEPS = 400
