@@ -28,7 +28,7 @@ from gpx.likelihoods.gaussian import Gaussian
 from gpx.methods.base.posterior import Posterior, no_joint_law
 from gpx.runs.fit import Fitted
 from gpx.runs.predictor import Predictor
-from gpx.tensor_checks import own_number
+from gpx.tensor_checks import check_at_least, own_number
 
 try:
     from botorch.models.model import FantasizeMixin, Model
@@ -102,8 +102,7 @@ class GPXModel(Model, FantasizeMixin):
                 "GPXModel takes the result of gpx.fit or gpx.load, or a posterior, got a "
                 f"{class_name(posterior)}"
             )
-        if ensemble < 1:
-            raise ConfigError(f"ensemble={ensemble}: expected a whole number, 1 or more")
+        check_at_least(1, ensemble=ensemble)
         self.law, self.likelihood, self.scaler = posterior, likelihood, scaler
         self.noises: Tensor | None = None
         if isinstance(posterior, HyperparameterMixture):

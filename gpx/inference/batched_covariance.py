@@ -10,6 +10,7 @@ from gpx.kernels.algebra import Product, Sum
 from gpx.kernels.base import Kernel
 from gpx.kernels.distances import centre, is_trained
 from gpx.kernels.fused import Profile, stationary_covariance
+from gpx.kernels.own_covariance import computes_as
 from gpx.kernels.stationary import Stationary
 
 MIN_SQUARED_DISTANCE = 1e-30
@@ -44,8 +45,8 @@ def _batched_covariances(
         z1 = coordinates(kernel, left)
         z2 = None if right is None else coordinates(kernel, right)
         return covariances_from_coordinates(kernel, z1, z2, kernel.outputscale)
-    if not mapped and isinstance(kernel, (Sum, Product)) and type(kernel) in (Sum, Product):
-        # each part in one pass, where it can; a subclass may compute something else
+    if not mapped and isinstance(kernel, (Sum, Product)) and computes_as(kernel, Sum, Product):
+        # each part in one pass, where it can
         parts = [_batched_covariances(part, left, right, False) for part in kernel.parts]
         return kernel._combine(parts)
     other = left if right is None else right
